@@ -1,0 +1,4 @@
+"""Languages whose conditionals are known exactly."""
+
+# Raised whenever the same inputs would give other numbers: it is part of every run's identity.
+RECIPE = 1

@@ -1,0 +1,1 @@
+"""What is told: chapters, figures, the ledger of claims, the book."""

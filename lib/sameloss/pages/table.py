@@ -1,0 +1,48 @@
+"""Generated tables: HTML for the page, plain text for everything else."""
+
+import html
+import re
+from collections.abc import Sequence
+
+import pandas as pd
+
+
+class Table:
+    """Rows with a line below them; `markup` names columns that hold HTML, `ids` gives rows an anchor each."""
+
+    def __init__(
+        self,
+        frame: pd.DataFrame,
+        note: str = "",
+        markup: Sequence[str] = (),
+        ids: Sequence[str] = (),
+        label: str = "Table",
+    ) -> None:
+        self.frame, self.note, self.markup, self.ids, self.label = frame, note, markup, ids, label
+
+    def _repr_html_(self) -> str:
+        head = "".join(f'<th scope="col">{html.escape(str(name))}</th>' for name in self.frame.columns)
+        body = ""
+        for i, (_, row) in enumerate(self.frame.iterrows()):
+            cells = [(str(k), str(v) if k in self.markup else html.escape(str(v))) for k, v in row.items()]
+            anchor = f' id="{self.ids[i]}"' if self.ids else ""
+            body += f"<tr{anchor}>"
+            # On a phone a row is a card, and a cell carries its column's name (book.css).
+            body += (
+                "".join(f'<td data-label="{html.escape(name)}"><div>{cell}</div></td>' for name, cell in cells)
+                + "</tr>\n"
+            )
+        notes = "".join(f'<p class="stamp">{html.escape(line)}</p>' for line in self.note.splitlines())
+        table = f'<table class="dataframe book-table"><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>'
+        return f'<div class="table-scroll" tabindex="0" role="group" aria-label="{self.label}">{table}</div>{notes}'
+
+    def __repr__(self) -> str:
+        plain = self.frame.copy()
+        for name in self.markup:
+            plain[name] = [html.unescape(re.sub(r"<[^>]*>", " ", str(v))) for v in plain[name]]
+        return plain.to_string(index=False) + (f"\n{self.note}" if self.note else "")
+
+
+def badge(verdict: str) -> str:
+    """A verdict as a coloured word (the word alone says it, too)."""
+    return f'<span class="verdict verdict-{verdict.replace(" ", "-")}">{html.escape(verdict)}</span>'

@@ -1,0 +1,234 @@
+"""What is measured on one checkpoint of one seed: loss, KL to the truth, trace, probes; and on the language itself."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from sameloss.errors import UserError
+from sameloss.languages.base import Language, Sentences
+from sameloss.learners import evaluate
+from sameloss.learners.contexts import Contexts, contexts, model_tokens
+from sameloss.learners.lstm import LSTMConfig
+from sameloss.learners.stack import ModelConfig
+from sameloss.learners.transformer import TransformerConfig
+from sameloss.learners.widen import METHODS, widen
+from sameloss.measures import downstream_features
+from sameloss.measures.downstream import ProbeResult, linear_probe, score
+from sameloss.measures.downstream_recipes import fine_tune
+from sameloss.measures.estimate import Estimate
+from sameloss.measures.flatness import fisher_trace
+from sameloss.measures.flatness_hessian import gauss_newton_trace, hessian_trace
+from sameloss.measures.sharpness import adaptive_sharpness
+from sameloss.runs.spec import Measure
+from sameloss.seeds import stream
+
+Row = dict[str, Any]
+COLUMNS = ("run", "condition", "seed", "step", "weights", "quantity", "task", "features", "value", "stderr", "n")
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Labelled sentences of one task: labels (n,), posteriors (n, C)."""
+
+    sentences: Sentences
+    labels: Int[np.ndarray, " n"]
+    posteriors: Float[np.ndarray, "n C"]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Everything of one seed that all its checkpoints are measured on; made when first needed."""
+
+    language: Language
+    redraws: int
+    seed: int
+    measure: Measure
+    device: str = "cpu"
+
+    @cached_property
+    def contexts(self) -> Contexts:
+        # The token ids are those of every model of this language, whatever its width.
+        frame = TransformerConfig(
+            vocab=len(self.language.vocab), length=self.language.max_length, width=1, heads=1, padded=True
+        )
+        return contexts(self.language, self.measure.contexts, self.seed, frame)
+
+    @property
+    def truth(self) -> Float[Tensor, "n V"]:
+        assert self.contexts.conditional is not None
+        return self.contexts.conditional.double()
+
+    @cached_property
+    def tasks(self) -> dict[str, int]:
+        known = dict(self.language.tasks)
+        wanted = tuple(dict.fromkeys((*(self.measure.tasks or known), *(self.measure.fine_tune or ()))))
+        if unknown := [task for task in wanted if task not in known]:
+            raise UserError(f"task {unknown[0]!r} is none of this language's; allowed: {', '.join(known)}")
+        return {task: known[task] for task in wanted} if self.measure.probe_train else {}
+
+    @cached_property
+    def train(self) -> dict[str, Examples]:
+        return self._examples("train", self.measure.probe_train)
+
+    @cached_property
+    def test(self) -> dict[str, Examples]:
+        return self._examples("test", self.measure.probe_test)
+
+    def _examples(self, part: str, n: int) -> dict[str, Examples]:
+        if not self.tasks:
+            return {}
+        seed = int(stream(self.seed, f"probe/{part}").integers(2**62))
+        own = getattr(self.language, "task_examples", None)  # a language whose tasks have sentences of their own
+        if own is not None:
+            return {task: Examples(*own(task, n, seed)) for task in self.tasks}
+        sentences = self.language.sample(n, seed)  # one sample for all tasks
+        return {
+            task: Examples(sentences, self.language.labels(task, sentences), self.language.posteriors(task, sentences))
+            for task in self.tasks
+        }
+
+
+def checkpoint_rows(bench: Bench, model: nn.Module, config: ModelConfig) -> Iterator[Row]:
+    """Rows of one model (evaluation mode, on its device): loss and KL, trace, and each task's probes."""
+    measure, seen, device = bench.measure, bench.contexts, next(model.parameters()).device
+    yield row("kl", evaluate.kl_to_truth(model, seen))
+    yield row("cross_entropy", evaluate.cross_entropy(model, seen))
+    yield row("expected_cross_entropy", evaluate.expected_cross_entropy(model, seen))
+    if measure.trace_contexts:
+        tokens, position = seen[: measure.trace_contexts].inputs
+        trace = fisher_trace(model, (tokens.to(device), position.to(device)))
+        yield row("trace", trace)
+        yield from embedded_rows(bench, model, config, trace)
+    yield from curvature_rows(bench, model)
+
+    def unmasked(sentences: Sentences) -> Tensor:
+        return downstream_features.features(model, _tokens(sentences, config))
+
+    def masked(sentences: Sentences) -> Tensor:
+        tokens = _tokens(sentences, config)
+        inside = (tokens != config.pad)[..., None]  # behind the end there is nothing to mask
+        return downstream_features.masked_features(model, tokens, config.mask) * inside
+
+    yield from probe_rows(bench, "unmasked", unmasked)
+    if measure.masked:
+        yield from probe_rows(bench, "masked", masked)
+
+
+def embedded_rows(bench: Bench, model: nn.Module, config: ModelConfig, trace: Estimate) -> Iterator[Row]:
+    """The trace again in the parametrisation of a larger model, by both methods; its own where it is that large."""
+    wanted = bench.measure.curvature
+    if wanted is None or wanted.embed is None:
+        return
+    layers = None if isinstance(config, LSTMConfig) else wanted.embed_layers
+    grows = wanted.embed != config.width or layers not in (None, getattr(config, "layers", None))
+    tokens, position = bench.contexts[: bench.measure.trace_contexts].inputs
+    for method in METHODS:
+        if grows:
+            larger = widen(model, wanted.embed, layers, method)  # type: ignore[arg-type]  # nn.Module: one of ours
+            trace = fisher_trace(larger, (tokens.to(bench.device), position.to(bench.device)))
+        yield row(f"trace_{method}", trace)
+
+
+def curvature_rows(bench: Bench, model: nn.Module) -> Iterator[Row]:
+    """Traces of the Hessian (of the loss against the true conditional) and of Gauss-Newton; adaptive sharpness."""
+    wanted = bench.measure.curvature
+    if wanted is None:
+        return
+    seen = bench.contexts[: wanted.contexts]
+    truth = bench.truth[: wanted.contexts].to(bench.device)
+    if wanted.probes:  # the same vectors for both: their difference is less uncertain than either
+        yield row("hessian_trace", hessian_trace(model, seen.inputs, truth, wanted.probes, bench.seed))
+        yield row("gauss_newton_trace", gauss_newton_trace(model, seen.inputs, wanted.probes, bench.seed))
+    if wanted.directions:
+        found = adaptive_sharpness(model, seen.inputs, truth, wanted.rho, wanted.directions, bench.seed)
+        yield row("sharpness", found)
+
+
+def fine_tuned_rows(bench: Bench, model: nn.Module, config: ModelConfig) -> Iterator[Row]:
+    """Rows of copies of one model, fine-tuned on the tasks that `measure.fine_tune` names; features "fine-tuned"."""
+    for task in bench.measure.fine_tune or ():
+        train, test = bench.train[task], bench.test[task]
+        y, rows, z, classes = _classes(train, test)
+        a, b = _tokens(train.sentences, config), _tokens(test.sentences, config)[rows]
+        yield from _scores(fine_tune(model, config.cls, a, y, b, z, classes, bench.seed), task, "fine-tuned")
+
+
+def baseline_rows(bench: Bench) -> Iterator[Row]:
+    """Rows of a language without any model: floor, redraws, and each task's probes on input and true conditionals."""
+    p, language = bench.truth.numpy(), bench.language
+    yield row("floor", Estimate.of(-(p * np.log(np.maximum(p, 1e-300))).sum(1)))
+    yield row("redraws", Estimate(bench.redraws, 0.0, 1))
+
+    def one_hot(sentences: Sentences) -> Tensor:
+        return downstream_features.one_hot_features(torch.from_numpy(sentences.tokens) + 1, len(language.vocab) + 1)
+
+    tables: dict[int, Tensor] = {}
+
+    def lookup(sentences: Sentences) -> Tensor:
+        if id(sentences) not in tables:
+            blocks = language.iter_masked_conditionals(sentences)
+            tables[id(sentences)] = torch.cat([downstream_features.lookup_features(block) for block in blocks])
+        return tables[id(sentences)]
+
+    def log_lookup(sentences: Sentences) -> Tensor:
+        return downstream_features.lookup_features(lookup(sentences).numpy(), log=True)
+
+    yield from probe_rows(bench, "one-hot", one_hot)
+    yield from probe_rows(bench, "lookup", lookup)
+    yield from probe_rows(bench, "log-lookup", log_lookup)
+    for task, test in bench.test.items():
+        posteriors = torch.from_numpy(test.posteriors).clamp_min(1e-300)
+        yield from _scores(score(posteriors.log(), torch.from_numpy(test.labels)), task, "bayes")
+
+
+def probe_rows(bench: Bench, name: str, features: Callable[[Sentences], Tensor]) -> Iterator[Row]:
+    """Probe every task in the full dimension, and in the common projection as `name`-DIMENSION."""
+    measure, made = bench.measure, {}
+
+    def of(sentences: Sentences) -> Tensor:
+        if id(sentences) not in made:
+            made[id(sentences)] = features(sentences).to(bench.device)
+        return made[id(sentences)]
+
+    for task in bench.tasks:
+        train, test = bench.train[task], bench.test[task]
+        y, rows, z, classes = _classes(train, test)
+        y, rows, z = (part.to(bench.device) for part in (y, rows, z))
+        a, b = of(train.sentences), of(test.sentences)[rows]
+        yield from _scores(linear_probe(a, y, b, z, classes, measure.l2), task, name)
+        if measure.projection and measure.projection <= a[0].numel():
+            a, b = (downstream_features.project(x, measure.projection, bench.seed) for x in (a, b))
+            yield from _scores(linear_probe(a, y, b, z, classes, measure.l2), task, f"{name}-{measure.projection}")
+
+
+def row(quantity: str, estimate: Estimate, task: str = "", features: str = "") -> Row:
+    """One row of a table, but for what it shares with the others of its checkpoint."""
+    values = {"value": estimate.value, "stderr": estimate.stderr, "n": estimate.n}
+    return {"quantity": quantity, "task": task, "features": features, **values}
+
+
+def _classes(train: Examples, test: Examples) -> tuple[Tensor, Tensor, Tensor, int]:
+    """Training labels, the test examples that count, their labels, and the number of classes.
+
+    A class too rare to occur among the training examples cannot be learnt; n says how many test examples count.
+    """
+    seen, labels = np.unique(train.labels, return_inverse=True)
+    rows = np.flatnonzero(np.isin(test.labels, seen))
+    found = np.searchsorted(seen, test.labels[rows])
+    return torch.from_numpy(labels), torch.from_numpy(rows), torch.from_numpy(found), len(seen)
+
+
+def _scores(result: ProbeResult, task: str, features: str) -> Iterator[Row]:
+    yield row("accuracy", result.accuracy, task, features)
+    yield row("probe_cross_entropy", result.cross_entropy, task, features)
+    yield row("brier", result.brier, task, features)
+
+
+def _tokens(sentences: Sentences, config: ModelConfig) -> Int[Tensor, "n T"]:
+    return torch.from_numpy(model_tokens(sentences, config))

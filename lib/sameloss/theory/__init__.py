@@ -1,0 +1,4 @@
+"""What can be proved, and checked by enumeration."""
+
+# Raised whenever the same inputs would give other numbers: it is part of every run's identity.
+RECIPE = 1
