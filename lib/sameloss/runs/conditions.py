@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from sameloss.errors import UserError
-from sameloss.runs.settings import Condition, ExperimentSettings, SameLossSettings
+from sameloss.runs.settings_experiment import Condition, ExperimentSettings, SameLossSettings
 from sameloss.runs.spec import TASKS, RunSpec, Start
 
 if TYPE_CHECKING:

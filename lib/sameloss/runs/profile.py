@@ -15,7 +15,8 @@ from sameloss.errors import UserError
 from sameloss.learners.pretrain import TrainConfig
 from sameloss.runs import conditions
 from sameloss.runs.fields import Count, Name, Positive, Settings
-from sameloss.runs.settings import CHAPTERS, ExperimentSettings, fields_of
+from sameloss.runs.settings import CHAPTERS, fields_of
+from sameloss.runs.settings_experiment import ExperimentSettings
 from sameloss.runs.spec import LanguageSpec, Measure, ModelSpec, RunSpec
 
 MAX_BYTES = 1_000_000

@@ -3,7 +3,8 @@
 To add a setting: add the field to the chapter's class below (with a type that refuses nonsense: `Count`, `Positive`,
 `Share`, `Literal[...]`), then its value to the chapter's section in each `book/profiles/*.yaml`. A field without a
 default has to stand in every profile; that is the rule for whatever decides what is computed. To add a chapter: a class
-here and an entry in `CHAPTERS`; the key is the chapter's file name without `.md`.
+here (in `settings_experiment.py` if it trains models) and an entry in `CHAPTERS`; the key is the chapter's file name
+without `.md`.
 """
 
 import math
@@ -13,8 +14,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, model_validator
 
 from sameloss.learners.pretrain import TrainConfig
-from sameloss.runs.fields import ChapterSettings, Count, CountOrNone, Name, Positive, Seeds, Settings
-from sameloss.runs.spec import LanguageSpec, TransformerSpec, Weights
+from sameloss.runs.fields import ChapterSettings, Count, Positive, Settings
+from sameloss.runs.settings_experiment import FlatnessSettings, SameLossSettings
+from sameloss.runs.spec import LanguageSpec, TransformerSpec
 from sameloss.theory.flow_network import replicas_needed
 
 FITTED_RUNGS = 4  # learning rates behind a parabola and a measure of its misfit
@@ -30,112 +32,6 @@ class LanguagesSettings(ChapterSettings):
 
     floor_sentences: Count
     paper_sentences: Count
-
-
-class Condition(Settings):
-    """One condition of an experiment, its parts by their names in the profile.
-
-    A first run: language, model, train, measure. A continued one: after (another condition of the chapter), train,
-    measure, and the weights to start from (the EMA, or the raw iterate). The language's baselines: language, measure.
-    seeds: instead of the chapter's.
-    """
-
-    name: Name
-    measure: Name
-    language: Name | None = None
-    model: Name | None = None
-    train: Name | None = None
-    after: Name | None = None
-    step: CountOrNone | None = None
-    weights: Weights | None = None
-    seeds: Seeds | None = None
-
-
-class ExperimentSettings(ChapterSettings):
-    """A chapter whose table comes from trained models. stack: seeds in one run (all of them when absent)."""
-
-    conditions: tuple[Condition, ...]
-    stack: Count | None = None
-
-
-class SameLossSettings(ExperimentSettings):
-    """Chapter 2.
-
-    sizes: conditions that differ in the model's size alone, from small to large. tasks: those with a verdict.
-    """
-
-    sizes: tuple[Name, ...] = Field(min_length=2, max_length=4)
-    tasks: tuple[Name, ...]
-
-    @model_validator(mode="after")
-    def _compares_what_is_trained(self) -> "SameLossSettings":
-        for key, found in (("sizes", self.sizes), ("tasks", self.tasks)):
-            if len(set(found)) < len(found):
-                raise ValueError(f"{key} must differ from each other")
-        known = {condition.name: condition for condition in self.conditions}
-        if len(known) < len(self.conditions):
-            return self  # two of one name: told of where conditions become runs
-        for size in self.sizes:
-            if size not in known:
-                raise ValueError(f"sizes: found {size}; allowed: {', '.join(known)}")
-            if known[size].model is None and known[size].after is None:
-                raise ValueError(f"sizes: {size} trains no model")
-        if "baselines" not in known or known["baselines"].model or known["baselines"].after:
-            raise ValueError("conditions: the chapter needs one named baselines, without a model")
-        return self
-
-
-class EqualLoss(Settings):
-    """Chapter 4's test at equal KL: start -> SGD -> annealed again, against the start annealed at once, its twin.
-
-    pilot_effect, pilot_spread: mean and standard deviation over seeds of the difference in accuracy that a trial with
-    other seeds has shown; the power of the test is computed from them.
-    """
-
-    start: Name
-    annealed: Name
-    twin: Name
-    pilot_effect: Positive
-    pilot_spread: Positive
-
-
-class Attack(Settings):
-    """Chapter 4's comparison of algorithms: adversarial continuations and the same steps without the attack."""
-
-    runs: tuple[Name, ...] = Field(min_length=1, max_length=3)
-    twin: Name
-
-
-class FlatnessSettings(ExperimentSettings):
-    """Chapter 4.
-
-    sizes: families of conditions that differ in the model's size alone, each from small to large; the first has the
-    figures. along: SGD continuations after convergence. rates: of these, those that differ in the learning rate alone.
-    equal, attack: the further comparisons, where the profile has them.
-    """
-
-    sizes: Annotated[tuple[Annotated[tuple[Name, ...], Field(min_length=2, max_length=5)], ...], Field(min_length=1)]
-    along: Annotated[tuple[Name, ...], Field(min_length=1, max_length=4)]
-    rates: tuple[Name, ...] = ()
-    equal: EqualLoss | None = None
-    attack: Attack | None = None
-
-    @model_validator(mode="after")
-    def _compares_what_is_trained(self) -> "FlatnessSettings":
-        known = {condition.name: condition for condition in self.conditions}
-        named = {"sizes": [name for family in self.sizes for name in family], "along": self.along, "rates": self.rates}
-        if self.equal:
-            named["equal"] = (self.equal.start, self.equal.annealed, self.equal.twin)
-        if self.attack:
-            named["attack"] = (*self.attack.runs, self.attack.twin)
-        for key, name in ((key, name) for key, names in named.items() for name in names):
-            if name not in known:
-                raise ValueError(f"{key}: found {name}; allowed: {', '.join(known)}")
-            if known[name].model is None and known[name].after is None:
-                raise ValueError(f"{key}: {name} trains no model")
-            if key in ("along", "rates") and known[name].after is None:
-                raise ValueError(f"{key}: {name} continues no other condition")
-        return self
 
 
 class DriftCondition(Settings):
