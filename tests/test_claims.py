@@ -137,6 +137,7 @@ def test_the_ledger_table_has_a_row_and_an_anchor_for_every_claim(chapter):
     for claim in claims.CLAIMS:
         assert f'<tr id="{claim.lower()}">' in page
     assert 'href="02_same_loss.html#fig-sizes"' in page
+    assert 'href="02_same_loss.html#code-verdicts"' in page
     assert "probe &lt;b&gt;large" in page, "text is text"
     assert "sameloss run 02 --profile smoke" in page
     assert report.verdict_counts("smoke") == {"not run": len(claims.CLAIMS)}

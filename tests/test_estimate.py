@@ -42,6 +42,11 @@ def test_paired_p_is_scipys_paired_t_test():
     assert paired_p(paired_difference(a, b)) == pytest.approx(stats.ttest_rel(a, b).pvalue, rel=1e-10)
 
 
+def test_pairs_that_all_differ_alike_have_no_p_value():
+    assert math.isnan(paired_p(Estimate(0.5, 0.0, 8)))
+    assert math.isnan(paired_p(Estimate(0.0, 0.0, 8)))
+
+
 def test_holm_by_hand():
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
 

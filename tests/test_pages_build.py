@@ -58,6 +58,8 @@ def test_the_page_shows_generated_numbers_alt_text_stamp_and_numbers(built_tiny_
     assert "seeds 1000-1007" in page
     assert 'download="fig-curves.csv"' in page
     assert 'href="ledger.html#c2"' in page
+    assert 'href="#code-fig-curves"' in page
+    assert 'id="code-fig-curves"' in page
 
 
 def test_each_chapter_offers_its_executed_notebook(built_tiny_book):

@@ -67,11 +67,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def paired_p(difference: Estimate) -> float:
-    """Two-sided p-value of Student's t for a mean difference of 0; nan for fewer than two pairs."""
-    if difference.n < 2 or not math.isfinite(difference.stderr):
+    """Two-sided p-value of Student's t for a mean difference of 0; nan for fewer than two pairs, or equal ones.
+
+    Pairs that all differ by the same amount have no spread to compare it with: t does not exist.
+    """
+    if difference.n < 2 or not math.isfinite(difference.stderr) or difference.stderr == 0:
         return math.nan
-    if difference.stderr == 0:
-        return 1.0 if difference.value == 0 else 0.0
     return float(2 * stats.t.sf(abs(difference.value) / difference.stderr, difference.n - 1))
 
 

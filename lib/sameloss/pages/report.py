@@ -8,7 +8,7 @@ import nbformat
 import pandas as pd
 
 from sameloss import paths
-from sameloss.pages import book, ledger
+from sameloss.pages import book, code_links, ledger
 from sameloss.pages.claims import CLAIMS, Claim
 from sameloss.pages.table import Table, badge
 from sameloss.runs.provenance import here
@@ -111,6 +111,8 @@ def _ledger_row(claim: Claim, rows: list[dict[str, Any]], profile: str) -> dict[
         found.append(f'<p class="finding">{badge(row["verdict"])} {text}</p>')
         anchor = f"#{row['figure']}" if row["figure"] else ""
         where.append(f'<a href="{row["chapter"]}.html{anchor}">{"figure" if anchor else "chapter"}</a>')
+        if code_links.decides((book.sources() / f"{row['chapter']}.md").read_text(encoding="utf-8")):
+            where.append(f'<a href="{row["chapter"]}.html#{code_links.VERDICTS}">code</a>')
         where.append(f"<code>.venv/bin/sameloss run {row['chapter'].split('_')[0]} --profile {profile}</code>")
     return {
         "claim": claim.id,

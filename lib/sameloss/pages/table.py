@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+FEW = 2  # lines below a table that are shown at once
+
 
 class Table:
     """Rows with a line below them; `markup` names columns that hold HTML, `ids` gives rows an anchor each."""
@@ -32,7 +34,11 @@ class Table:
                 "".join(f'<td data-label="{html.escape(name)}"><div>{cell}</div></td>' for name, cell in cells)
                 + "</tr>\n"
             )
-        notes = "".join(f'<p class="stamp">{html.escape(line)}</p>' for line in self.note.splitlines())
+        lines = self.note.splitlines()
+        notes = "".join(f'<p class="stamp">{html.escape(line)}</p>' for line in lines)
+        if len(lines) > FEW:  # many lines that nobody reads in passing
+            words = f"Where these numbers come from ({len(lines)} lines)"
+            notes = f'<details class="stamps"><summary>{words}</summary>{notes}</details>'
         table = f'<table class="dataframe book-table"><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>'
         return f'<div class="table-scroll" tabindex="0" role="group" aria-label="{self.label}">{table}</div>{notes}'
 
