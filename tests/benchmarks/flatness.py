@@ -36,9 +36,9 @@ from sameloss.languages.pcfg import PCFG
 from sameloss.learners.contexts import contexts
 from sameloss.learners.evaluate import kl_to_truth
 from sameloss.learners.pretrain import TrainConfig, pretrain
-from sameloss.learners.stack import build, member
+from sameloss.learners.stack import member
 from sameloss.learners.transformer import TransformerConfig
-from sameloss.measures.flatness import fisher_per_context, fisher_trace
+from sameloss.measures.flatness import fisher_per_context
 
 torch.set_num_threads(1)
 warnings.filterwarnings("ignore")
