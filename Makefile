@@ -7,6 +7,7 @@ ONLY ?=
 FRESH ?=
 PUBLISH ?=
 PIP_ARGS ?=
+TEST_JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,\
@@ -21,7 +22,7 @@ book: $(VENV)/.book
 	@$(BIN)/sameloss build --profile $(PROFILE) $(if $(FRESH),--fresh) $(if $(PUBLISH),--publish)
 
 test: lint
-	$(BIN)/python -m pytest -m "not soak" tests
+	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile -m "not soak" tests
 	$(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeout=120 -p no:cacheprovider tests/reference
 
 soak: $(VENV)/.test
