@@ -297,6 +297,14 @@ def test_a_ladder_that_cannot_be_fitted_is_refused(complaint, key, value, expect
     assert expected in line
 
 
+@pytest.mark.parametrize("duration", [3.01, 0.02])
+def test_a_descent_that_misses_its_end_is_refused(complaint, duration):
+    data = yaml.safe_load(SMOKE)
+    data["chapters"]["05_dyck"]["duration"] = duration
+    line = complaint(yaml.safe_dump(data))
+    assert f"duration: found {duration:g}; allowed: whole multiples of the rate, 0.04" in line
+
+
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [

@@ -111,6 +111,13 @@ class DyckSettings(ChapterSettings):
     noise_rate: Positive
     duration: Positive
 
+    @model_validator(mode="after")
+    def _duration_is_reached(self) -> "DyckSettings":
+        steps = self.duration / self.rate
+        if steps < 1 or abs(steps - round(steps)) > 1e-6 * steps:
+            raise ValueError(f"duration: found {self.duration:g}; allowed: whole multiples of the rate, {self.rate:g}")
+        return self
+
 
 class CheckpointSettings(ChapterSettings):
     """Chapter 8: pairs of small BERTs that are trained on the page and compared as anybody's checkpoints are.
