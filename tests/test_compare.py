@@ -239,6 +239,11 @@ def nan(weights):
     next(iter(weights.values())).view(-1)[0] = float("nan")
 
 
+def layers(folder, number):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": number}))
+
+
 @pytest.mark.parametrize(
     ("spoil", "expected"),
     [
@@ -252,6 +257,7 @@ def nan(weights):
         (lambda f: changed(f, lambda w: [x.mul_(1e30) for x in w.values()]), "predictions are not finite"),
         (lambda f: (f / "model.safetensors.index.json").write_text('{"weight_map": {"a": 5}}'), "not an index"),
         (lambda f: changed(f, lambda w: w.pop(next(k for k in w if "query.weight" in k))), "the safetensors lack"),
+        (lambda f: layers(f, -1), "its config has no place for"),
     ],
 )
 def test_a_spoilt_folder_is_one_line_and_exit_code_2(sameloss, bert, copy, texts, spoil, expected):

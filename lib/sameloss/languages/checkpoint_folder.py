@@ -5,6 +5,7 @@ The package transformers (the extra "lm") is imported when a model is loaded, no
 
 import importlib
 import json
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ _TOKENIZERS = (
 # What a folder may hold -> the class of transformers that reads it.
 KINDS = {"causal language model": "AutoModelForCausalLM", "masked language model": "AutoModelForMaskedLM"}
 ENCODER = "encoder"  # no output layer over the vocabulary
+_OF_A_LAYER = re.compile(r"\b(?:layers?|h|blocks?)\.\d+\.")
 SPARE = "pooler."  # weights that an encoder may lack: its token vectors do not need them
 
 
@@ -100,6 +102,9 @@ def read(folder: Path, kind: str) -> tuple[Any, Any]:
     missing = sorted(name for name in report["missing_keys"] if kind != ENCODER or not name.startswith(SPARE))
     if missing:
         raise UserError(f"{folder}: the safetensors lack {len(missing)} weights of the model, {missing[0]} among them")
+    # A head or a pooler that no part asks for is common; a whole layer without a place is a config of another model.
+    if spare := sorted(name for name in report["unexpected_keys"] if _OF_A_LAYER.search(name)):
+        raise UserError(f"{folder}: its config has no place for {len(spare)} weights, {spare[0]} among them")
     return model, tokenizer
 
 
