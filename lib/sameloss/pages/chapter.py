@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from sameloss.errors import UserError
 from sameloss.measures.estimate import Estimate
 from sameloss.pages import claims, figures, ledger, parameters, provenance
-from sameloss.pages.table import Table, badge
+from sameloss.pages.table import Table, badge, with_small
 from sameloss.runs.profile import load_profile
 
 GLUE = "application/papermill.record/"  # myst-nb's prefix for a value that is kept but not shown
@@ -160,27 +160,26 @@ class Chapter:
         return Table(frame, note=note)
 
     def verdict_table(self) -> Table:
-        """The chapter's verdicts: the paper's number, ours, seeds, p after Holm, verdict; provenance below."""
+        """The chapter's verdicts: statistic, the paper's number, ours with seeds, p after Holm; provenance below."""
         rows = [
             {
                 "claim": f'<a href="ledger.html#{row["claim"].lower()}">{row["claim"]}</a>',
-                "statistic": row["statistic"],
+                "statistic": with_small(row["statistic"], row["note"]),
                 "paper": f"{claims.CLAIMS[row['claim']].number} ({claims.CLAIMS[row['claim']].place})",
-                "here": ledger.shown_value(row),
-                "seeds": row["seeds"],
+                "here": with_small(ledger.shown_value(row), f"seeds {row['seeds']}" if row["seeds"] else ""),
                 "p (Holm)": "" if row["p"] is None else f"{row['p']:.2g}",
                 "verdict": badge(row["verdict"]),
-                "note": row["note"],
             }
             for row in ledger.with_p_values(self._rows)
         ]
         frame = pd.DataFrame(rows)
         if not frame.empty:  # a claim's number once, however many statistics follow
-            frame["paper"] = frame["paper"].mask(frame["paper"].eq(frame["paper"].shift()), "")
-        blank = [name for name in ("p (Holm)", "note") if not frame.empty and not frame[name].any()]
-        frame = frame.drop(columns=blank)
+            frame["paper"] = frame["paper"].mask(frame["claim"].eq(frame["claim"].shift()), "")
+            if not frame["p (Holm)"].any():
+                frame = frame.drop(columns="p (Holm)")
         stamps = list(dict.fromkeys(row["stamp"] for row in self._rows))
-        return Table(frame, note="\n".join(stamps), markup=("claim", "verdict"), label="Verdicts of this chapter")
+        markup = ("claim", "statistic", "here", "verdict")
+        return Table(frame, note="\n".join(stamps), markup=markup, label="Verdicts of this chapter")
 
 
 def _record(name: str, data: dict[str, str], hidden: bool) -> None:

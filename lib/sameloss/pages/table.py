@@ -52,3 +52,8 @@ class Table:
 def badge(verdict: str) -> str:
     """A verdict as a coloured word (the word alone says it, too)."""
     return f'<span class="verdict verdict-{verdict.replace(" ", "-")}">{html.escape(verdict)}</span>'
+
+
+def with_small(text: str, more: str) -> str:
+    """Text of a cell as HTML, with more of it below in small letters."""
+    return html.escape(text) + (f" <small>{html.escape(more)}</small>" if more else "")
