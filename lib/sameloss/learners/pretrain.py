@@ -13,8 +13,10 @@ from sameloss.errors import UserError
 from sameloss.languages.base import Language
 from sameloss.learners.adversary import AdversaryConfig, adversary
 from sameloss.learners.contexts import Contexts, TrainingData
+from sameloss.learners.sam import ascended
 from sameloss.learners.share import Share
 from sameloss.learners.stack import ModelConfig, Params, apply, build, stack
+from sameloss.learners.trace_penalty import TracePenaltyConfig, trace_penalty
 
 CHUNK = 16384  # sentences drawn at once for a seed: enough for the samplers to be fast, small enough for the cache
 
@@ -41,6 +43,8 @@ class TrainConfig(BaseModel):
     adversary: AdversaryConfig | None = None
     bf16: bool = False
     compile: bool = False
+    trace: TracePenaltyConfig | None = None  # pay for the trace of the Fisher matrix
+    sam: float | None = Field(default=None, gt=0)  # radius of sharpness-aware minimisation
 
     @field_validator("checkpoints")
     @classmethod
@@ -128,6 +132,7 @@ def pretrain(
     forward = apply(model_config)
     loss_of = torch.compile(_loss) if config.compile else _loss
     penalty = config.adversary and adversary(config.adversary, model_config, languages, seeds, forward, device)
+    price = config.trace and trace_penalty(config.trace, forward, seeds)
     oracle = config.objective == "oracle"
     data = [
         TrainingData(language, seed, model_config, config.stage, oracle, config.pool)
@@ -144,6 +149,10 @@ def pretrain(
         batch = share.of(batches[step % chunk_steps]) if share else batches[step % chunk_steps]
         with torch.autocast(kind, torch.bfloat16, enabled=config.bf16):
             loss = loss_of(forward, params, batch)
+            if config.sam:
+                loss = loss_of(forward, ascended(loss, params, config.sam), batch)
+        if price:
+            loss = loss + price(params, batch, step)
         if penalty:
             loss = loss + penalty(params, step)
         for group in optimizer.param_groups:
