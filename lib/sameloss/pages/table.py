@@ -31,7 +31,7 @@ class Table:
             body += f"<tr{anchor}>"
             # On a phone a row is a card, and a cell carries its column's name (book.css).
             body += (
-                "".join(f'<td data-label="{html.escape(name)}"><div>{cell}</div></td>' for name, cell in cells)
+                "".join(f'<td data-label="{html.escape(name)}"><div>{_whole(cell)}</div></td>' for name, cell in cells)
                 + "</tr>\n"
             )
         lines = self.note.splitlines()
@@ -47,6 +47,11 @@ class Table:
         for name in self.markup:
             plain[name] = [html.unescape(re.sub(r"<[^>]*>", " ", str(v))) for v in plain[name]]
         return plain.to_string(index=False) + (f"\n{self.note}" if self.note else "")
+
+
+def _whole(cell: str) -> str:
+    """A cell whose errors stay with their sign where a line breaks."""
+    return cell.replace("± ", "±\u00a0")
 
 
 def badge(verdict: str) -> str:
