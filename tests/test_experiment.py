@@ -57,6 +57,8 @@ def write_profile(root: Path, **changes) -> None:
     data["chapters"][CHAPTER] |= {"sizes": ["small", "small-sgd"], "tasks": ["B"]}
     seen = {"seeds": [7001, 7002], "conditions": yaml.safe_load(CONDITIONS)}
     data["chapters"]["04_flatness"] = seen | {"sizes": [["small", "small-sgd"]], "along": ["small-sgd"]}
+    zoom = {"models": ["small", "small-sgd"], "schedule": None, "pool": None, "lengths": []}
+    data["chapters"]["06_zooming_out"] |= seen | zoom
     for section, values in changes.items():
         data[section] = data.get(section, {}) | values
     folder = root / "book" / "profiles"
@@ -537,6 +539,15 @@ def test_a_row_older_than_its_profile_is_noticed(committed):
     assert "before its profile was committed" in results.complaints("tiny")[0]
     file.write_text(text.replace(provenance.revision(profiles.folder() / "tiny.yaml"), "0" * 12))
     assert "is no commit" in results.complaints("tiny")[0]
+
+
+def test_a_committed_row_that_was_changed_is_noticed(committed):
+    prepare.publish(load_profile("tiny"), [CHAPTER], jobs=1)
+    commit(committed, "results")
+    file = next((committed / "book" / "results" / "tiny" / CHAPTER).glob("small.*.csv"))
+    head, _, last = file.read_text().rstrip("\n").rpartition("\n")
+    file.write_text(f"{head}\n{last.replace('8', '9', 1)}\n")  # a digit: still a table, of the same spec
+    assert results.complaints("tiny") == [f"{file}: differs from what was committed; restore it from git"]
 
 
 def test_published_results_of_the_book_follow_their_predictions():

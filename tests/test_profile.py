@@ -43,6 +43,8 @@ def smoke_with_known_parts() -> str:
         "along": ["d16-sgd"],
         "conditions": [*yaml.safe_load(CONDITIONS), after],
     }
+    zoom = {"models": ["d16-hard", "d32-hard"], "schedule": None, "pool": None, "lengths": []}
+    data["chapters"]["06_zooming_out"] |= {"conditions": yaml.safe_load(CONDITIONS)} | zoom
     return yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=10_000)
 
 
@@ -340,3 +342,28 @@ def test_chapter_four_compares_what_is_trained(complaint, changes, says):
     line = complaint(yaml.safe_dump(data))
     assert "chapters.04_flatness" in line
     assert says in line
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"near": 0.2}, "near: found 0.2; allowed: at most far, 0.1"),
+        ({"models": ["d16-hard", "nope"]}, "models: found nope; allowed: baselines, d16-hard, d32-hard"),
+        ({"models": ["d16-hard", "d16-hard"]}, "models must differ from each other"),
+        ({"lengths": ["baselines"]}, "lengths: baselines trains no model"),
+        ({"pool": {"run": "d32-hard", "fresh": "d32"}}, "pool: found d32; allowed: baselines, d16-hard"),
+        ({"schedule": {"constant": "d32-hard", "decayed": []}}, "schedule.decayed"),
+        ({"tasks": ["Z"]}, "task 'Z' is none of tree_grammar's"),
+    ],
+)
+def test_chapter_six_compares_what_is_trained(complaint, changes, says):
+    data = yaml.safe_load(SMOKE)
+    data["chapters"]["06_zooming_out"] |= changes
+    line = complaint(yaml.safe_dump(data))
+    assert "chapters.06_zooming_out" in line
+    assert says in line
+
+
+def test_a_loss_on_the_pool_needs_a_pool(complaint):
+    line = complaint(changed("contexts: 2048", "contexts: 2048, pool_contexts: 64"))
+    assert "pool_contexts: this run is trained on fresh sentences; give train a pool" in line

@@ -9,6 +9,7 @@ from sameloss.runs.profile import load_profile
 
 VOCAB, LENGTH = 200, {"pcfg": 32, "hmm": 16}
 PAPER_MILLIONS = {"transformer": (2, 9, 41, 235, 730), "lstm": (10, 67, 135)}  # Liu et al. 2022, §3.1, Fig. 2, 3, 5
+BETWEEN = {"transformer": (5, 20), "lstm": (3, 30)}  # chapter 6 at profile gpu: eight models between and beside them
 
 
 def parameters(spec, length: int) -> int:
@@ -23,7 +24,7 @@ def parameters(spec, length: int) -> int:
 def test_shape_reaches_the_papers_count_within_ten_percent(profile, name):
     spec = load_profile(profile).models[name]
     claimed = int(name[1:].removesuffix("m"))
-    assert claimed in PAPER_MILLIONS[spec.kind]
+    assert claimed in PAPER_MILLIONS[spec.kind] + (BETWEEN[spec.kind] if profile == "gpu" else ())
     found = parameters(spec, LENGTH["hmm" if spec.kind == "lstm" else "pcfg"])
     assert abs(found / (claimed * 1e6) - 1) <= 0.10
 

@@ -92,9 +92,9 @@ class PCFG:
         )
 
     @classmethod
-    def tree_grammar(cls, seed: int) -> "PCFG":
-        """The laptop language: eight words a sentence, sixteen words in all, levels of four symbols."""
-        return cls.random((4, 4, 4), 16, rules=2, root_rules=8, emission_concentration=0.3, seed=seed)
+    def tree_grammar(cls, seed: int, stop: float = 0.0) -> "PCFG":
+        """The laptop language: eight words a sentence (two to eight with `stop`), of sixteen; four symbols a level."""
+        return cls.random((4, 4, 4), 16, 2, root_rules=8, early_stop=stop, emission_concentration=0.3, seed=seed)
 
     @classmethod
     def paper_shape(cls, seed: int) -> "PCFG":

@@ -64,9 +64,24 @@ def draw(language: Language, n: int, rng: np.random.Generator) -> tuple[Sentence
 
 def contexts(language: Language, n: int, seed: int, config: ModelConfig, purpose: str = "eval") -> Contexts:
     """`n` fixed contexts of a language with their true conditionals, from the stream `purpose` of `seed`."""
-    sentences, position = draw(language, n, stream(seed, purpose))
+    return _masked(language, *draw(language, n, stream(seed, purpose)), config)
+
+
+def pool(language: Language, n: int, seed: int) -> Sentences:
+    """The `n` sentences that a run on a finite pool is trained on."""
+    return language.sample(n, int(stream(seed, "pool").integers(2**62)))
+
+
+def pool_contexts(language: Language, size: int, n: int, seed: int, config: ModelConfig) -> Contexts:
+    """`n` fixed contexts out of the pool of `size` sentences on which a run was trained: for its training loss."""
+    sentences, rng = pool(language, size, seed), stream(seed, "eval/pool")
+    some = sentences[rng.integers(size, size=n)]
+    return _masked(language, some, (rng.random(n) * some.lengths).astype(np.int64), config)
+
+
+def _masked(language: Language, sentences: Sentences, position: Int[np.ndarray, " n"], config: ModelConfig) -> Contexts:
     tokens = torch.from_numpy(model_tokens(sentences, config))
-    at, rows = torch.from_numpy(position), torch.arange(n)
+    at, rows = torch.from_numpy(position), torch.arange(len(position))
     target = tokens[rows, at].clone()
     tokens[rows, at] = config.mask
     return Contexts(tokens, at, target, torch.from_numpy(conditionals_at(language, sentences, position)))
@@ -84,14 +99,15 @@ def conditionals_at(language: Language, sentences: Sentences, position: np.ndarr
 class TrainingData:
     """Batches of one seed in chunks: chunk c is drawn from its own stream, so that a resumed run sees the same bytes.
 
-    `pool` > 0 draws that many sentences once and trains on them only: for languages that are slow to sample.
+    `size` > 0 draws that many sentences once and trains on them only: for languages that are slow to sample, and where
+    a loss on what was trained on is to part from one on fresh sentences.
     """
 
-    def __init__(self, language: Language, seed: int, config: ModelConfig, stage: str, oracle: bool, pool: int):
+    def __init__(self, language: Language, seed: int, config: ModelConfig, stage: str, oracle: bool, size: int):
         self.language, self.seed, self.config, self.stage, self.oracle = language, seed, config, stage, oracle
         self.pool: Sentences | None = None
-        if pool:
-            self.pool = language.sample(pool, int(stream(seed, "pool").integers(2**62)))
+        if size:
+            self.pool = pool(language, size, seed)
             blocks = language.iter_masked_conditionals(self.pool) if oracle else []
             self.truth = np.concatenate([block.astype(np.float32) for block in blocks]) if oracle else None
 

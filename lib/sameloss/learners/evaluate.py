@@ -22,13 +22,23 @@ def log_probs(model: nn.Module, contexts: Contexts, chunk: int = 4096) -> Float[
 
 def kl_to_truth(model: nn.Module, contexts: Contexts) -> Estimate:
     """E KL(true conditional || model) in nats: 0 exactly at saturation (Liu et al. 2022, A.6)."""
+    return Estimate.of(kl_each(log_probs(model, contexts), contexts).numpy())
+
+
+def kl_each(log_f: Float[Tensor, "n V"], contexts: Contexts) -> Float[Tensor, " n"]:
+    """KL(true conditional || model) of every context by itself, nats; log_f: of `log_probs`."""
     truth = _truth(contexts)
-    return Estimate.of((truth * (truth.clamp_min(1e-300).log() - log_probs(model, contexts))).sum(-1).numpy())
+    return (truth * (truth.clamp_min(1e-300).log() - log_f)).sum(-1)
 
 
 def cross_entropy(model: nn.Module, contexts: Contexts) -> Estimate:
     """E -log f(x_-t)[x_t] in nats on the masked words themselves: the loss as the paper could see it."""
-    return Estimate.of(-log_probs(model, contexts).gather(1, contexts.target[:, None]).squeeze(1).numpy())
+    return Estimate.of(cross_entropy_each(log_probs(model, contexts), contexts).numpy())
+
+
+def cross_entropy_each(log_f: Float[Tensor, "n V"], contexts: Contexts) -> Float[Tensor, " n"]:
+    """-log f(x_-t)[x_t] of every context by itself, nats; log_f: of `log_probs`."""
+    return -log_f.gather(1, contexts.target[:, None]).squeeze(1)
 
 
 def expected_cross_entropy(model: nn.Module, contexts: Contexts) -> Estimate:

@@ -1,7 +1,7 @@
 """The linear probe: multinomial logistic regression solved to its optimum, scored on held-out examples."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -18,12 +18,16 @@ L2 = 1e-4  # chosen once, for every probe of the book
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """Scores on held-out examples (cross-entropy in nats) and the training objective that was reached."""
+    """Scores on held-out examples (cross-entropy in nats) and the training objective that was reached.
+
+    right: the probability given to the right answer, example by example.
+    """
 
     accuracy: Estimate
     cross_entropy: Estimate
     brier: Estimate
     objective: float = math.nan
+    right: Float[np.ndarray, " n"] = field(default_factory=lambda: np.zeros(0), compare=False, repr=False)
 
 
 def score(log_probs: Float[Tensor, "n C"], labels: Int[Tensor, " n"]) -> ProbeResult:
@@ -33,7 +37,7 @@ def score(log_probs: Float[Tensor, "n C"], labels: Int[Tensor, " n"]) -> ProbeRe
     hits = (log_probs.argmax(1) == labels).double()
     own = log_probs.gather(1, labels[:, None]).squeeze(1)
     accuracy, cross_entropy, brier = (Estimate.of(x.cpu().numpy()) for x in (hits, -own, (error**2).sum(1)))
-    return ProbeResult(accuracy, cross_entropy, brier)
+    return ProbeResult(accuracy, cross_entropy, brier, right=own.exp().cpu().numpy())
 
 
 def bayes_ceiling(posteriors: Float[np.ndarray, "n C"]) -> ProbeResult:

@@ -142,6 +142,27 @@ CLAIMS = {
             "theory",
         ),
         Claim(
+            "N1",
+            "beyond the paper",
+            "Far from the floor the loss tells the score: a lower loss has a better score, and at equal loss models of "
+            "all sizes and both architectures are alike.",
+            "none: what Du et al. (2024) read off their curves, and what their reviewers asked to test",
+        ),
+        Claim(
+            "N2",
+            "beyond the paper",
+            "Near the floor the loss stops telling: the lower loss is less often the better model, and models of equal "
+            "loss are apart.",
+            "none: the account of the disagreement with Du et al. (2024)",
+        ),
+        Claim(
+            "N3",
+            "beyond the paper",
+            "Accuracy, the Brier score and the probability of the right answer put models into one order; a threshold "
+            "makes the rise along the loss steeper.",
+            "none: a question of the reviewers of Du et al. (2024)",
+        ),
+        Claim(
             "N7",
             "beyond the paper",
             "Two checkpoints whose losses are matched can be told apart by trace and probe: the one trained with the "

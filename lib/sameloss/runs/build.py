@@ -1,6 +1,7 @@
 """From specs to languages and model shapes."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import cast
 
 from sameloss.languages.base import Language
@@ -15,6 +16,7 @@ from sameloss.runs.spec import LanguageSpec, LSTMSpec, TransformerSpec
 
 FAMILIES: dict[str, Callable[[int], Language]] = {
     "tree_grammar": PCFG.tree_grammar,
+    "uneven_tree": partial(PCFG.tree_grammar, stop=0.2),  # the share of symbols that stop early in the paper's shape
     "paper_pcfg": PCFG.paper_shape,
     "twelve_state_chain": HMM.twelve_state_chain,
     "paper_hmm": HMM.paper_shape,

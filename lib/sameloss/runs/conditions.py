@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from sameloss.errors import UserError
-from sameloss.runs.settings_experiment import Condition, ExperimentSettings, SameLossSettings
+from sameloss.runs.settings_experiment import Condition, ExperimentSettings, SameLossSettings, ZoomSettings
 from sameloss.runs.spec import TASKS, RunSpec, Start
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def specs(profile: "Profile", settings: ExperimentSettings) -> list[RunSpec]:
             found[condition.name] = _first(profile, settings, condition)
         else:
             parents = _named(condition, "after", condition.after, found)
-            found[condition.name] = [_continued(profile, condition, parent) for parent in parents]
+            found[condition.name] = [_continued(profile, condition, p) for p in parents[: condition.stacks]]
     _check_tasks(settings, found)
     return [spec for stacks in found.values() for spec in stacks]
 
@@ -35,11 +35,12 @@ def _check_tasks(settings: ExperimentSettings, found: Mapping[str, list[RunSpec]
         known = TASKS.get(spec.language.kind)
         if known is None:
             continue
-        wanted = settings.tasks if isinstance(settings, SameLossSettings) else ()
+        wanted = settings.tasks if isinstance(settings, SameLossSettings | ZoomSettings) else ()
         for task in (*(spec.measure.tasks or ()), *(spec.measure.fine_tune or ()), *wanted):
             if task not in known:
                 raise UserError(f"task {task!r} is none of {spec.language.kind}'s; allowed: {', '.join(known)}")
-        for task in wanted if spec.name in getattr(settings, "sizes", ()) else ():
+        compared = getattr(settings, "sizes", getattr(settings, "models", ()))
+        for task in wanted if spec.name in compared else ():
             if spec.measure.tasks and task not in spec.measure.tasks:
                 raise UserError(
                     f"task {task!r} is not measured by {spec.name}; allowed: {', '.join(spec.measure.tasks)}"
@@ -47,8 +48,9 @@ def _check_tasks(settings: ExperimentSettings, found: Mapping[str, list[RunSpec]
 
 
 def _first(profile: "Profile", settings: ExperimentSettings, condition: Condition) -> list[RunSpec]:
-    if condition.step is not None or condition.weights is not None:
-        raise UserError(f"{condition.name}: step and weights belong to a condition with `after`")
+    for key in ("step", "weights", "rescale", "stacks"):
+        if getattr(condition, key) is not None:
+            raise UserError(f"{condition.name}: {key} belongs to a condition with `after`")
     if condition.language is None:
         raise UserError(f"{condition.name}: language is missing; allowed: {_list(profile.languages)}")
     seeds = condition.seeds or settings.seeds
@@ -77,7 +79,7 @@ def _continued(profile: "Profile", condition: Condition, parent: RunSpec) -> Run
         seeds=parent.seeds,
         model=parent.model,
         train=_named(condition, "train", condition.train, profile.training),
-        start=Start(parent=parent, weights=condition.weights, step=condition.step),
+        start=Start(parent=parent, weights=condition.weights, step=condition.step, rescale=condition.rescale),
         measure=_named(condition, "measure", condition.measure, profile.measures),
     )
 

@@ -9,15 +9,16 @@ import pandas as pd
 import torch
 
 from sameloss import paths
-from sameloss.learners.stack import member
+from sameloss.learners.stack import Model, member
 from sameloss.runs import plan, provenance, ranks, results, verify
 from sameloss.runs.measure import COLUMNS, Bench, baseline_rows, checkpoint_rows, fine_tuned_rows
+from sameloss.runs.measure_moved import moved_rows, shifted_baseline_rows
 from sameloss.runs.profile import Profile, folder, load_profile
 from sameloss.runs.progress import Progress, Silent
 from sameloss.runs.settings import CHAPTERS
 from sameloss.runs.spec import RunSpec
 from sameloss.runs.store import Run, Store, digest, write_atomically
-from sameloss.runs.training import Subject, Work, checkpoint_name, read_state, train
+from sameloss.runs.training import Subject, Work, checkpoint_name, origin, read_state, train
 
 
 def table(profile: Profile, chapter: str, progress: Progress | None = None) -> pd.DataFrame:
@@ -149,7 +150,8 @@ def _work_out(run: Run, spec: RunSpec, work: Work, profile: Profile) -> tuple[pd
             work.check_time()
             work.progress.step(spec.label, "measuring", done, len(parts))
             if bench is None or bench.seed != spec.seeds[i]:
-                bench = Bench(*subject.drawn[i], spec.seeds[i], spec.measure, work.device)
+                pool = spec.train.pool if spec.train else 0
+                bench = Bench(*subject.drawn[i], spec.seeds[i], spec.measure, work.device, pool)
             run.write(part, results.to_bytes(pd.DataFrame(list(_rows(run, spec, subject, work, bench, i, step)))))
             data = run.read(part)
             assert data is not None
@@ -169,7 +171,8 @@ def _rows(
     """Rows of one seed at one checkpoint, in every kind of weights asked for."""
     fixed = {"run": spec.id, "seed": spec.seeds[index], "step": step}
     if spec.train is None:
-        yield from ({**fixed, "weights": "", **row} for row in baseline_rows(bench))
+        rows = chain(baseline_rows(bench), shifted_baseline_rows(bench))
+        yield from ({**fixed, "weights": "", **row} for row in rows)
         return
     state = read_state(run, checkpoint_name(step))
     if state is None:  # damaged since it was trained: one more round makes it again
@@ -179,10 +182,24 @@ def _rows(
     for weights in spec.measure.weights:
         params = state.ema if weights == "ema" else state.params
         model = member(subject.model, params, index).to(work.device)
-        rows = checkpoint_rows(bench, model, subject.model)
+        rows = chain(
+            checkpoint_rows(bench, model, subject.model),
+            moved_rows(bench, model, _first(spec, subject, work, index), subject.model),
+        )
         if step == spec.steps[-1]:
             rows = chain(rows, fine_tuned_rows(bench, model, subject.model))
         yield from ({**fixed, "weights": weights, **row} for row in rows)
+
+
+def _first(spec: RunSpec, subject: Subject, work: Work, index: int) -> Model | None:
+    """The model of one seed that a chain of continued runs began with; None where its features are not asked for."""
+    if spec.start is None or not spec.measure.change:
+        return None
+    start = spec.start
+    while start.parent.start is not None:
+        start = start.parent.start
+    state = origin(start, subject, work)
+    return member(subject.model, state.ema if start.weights == "ema" else state.params, index).to(work.device)
 
 
 def _origin(profile: Profile, device: str) -> dict[str, Any]:

@@ -49,6 +49,7 @@ class Family:
 
 MAIN = {
     "tree_grammar": "B",
+    "uneven_tree": "B",
     "paper_pcfg": "B",
     "twelve_state_chain": "state-5",
     "paper_hmm": "state-10",

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,22 +12,23 @@ from torch import Tensor, nn
 from sameloss.errors import UserError
 from sameloss.languages.base import Language, Sentences
 from sameloss.learners import evaluate
-from sameloss.learners.contexts import Contexts, contexts, model_tokens
+from sameloss.learners.contexts import Contexts, contexts, model_tokens, pool_contexts
 from sameloss.learners.lstm import LSTMConfig
 from sameloss.learners.stack import ModelConfig
 from sameloss.learners.transformer import TransformerConfig
 from sameloss.learners.widen import METHODS, widen
 from sameloss.measures import downstream_features
-from sameloss.measures.downstream import ProbeResult, linear_probe, score
+from sameloss.measures.downstream import linear_probe, score
 from sameloss.measures.downstream_recipes import fine_tune
 from sameloss.measures.estimate import Estimate
 from sameloss.measures.flatness import fisher_trace
 from sameloss.measures.flatness_hessian import gauss_newton_trace, hessian_trace
 from sameloss.measures.sharpness import adaptive_sharpness
+from sameloss.runs.measure_parts import loss_rows, part_rows
+from sameloss.runs.measure_rows import Row, row, scores
 from sameloss.runs.spec import Measure
 from sameloss.seeds import stream
 
-Row = dict[str, Any]
 COLUMNS = ("run", "condition", "seed", "step", "weights", "quantity", "task", "features", "value", "stderr", "n")
 
 
@@ -43,21 +43,32 @@ class Examples:
 
 @dataclass(frozen=True)
 class Bench:
-    """Everything of one seed that all its checkpoints are measured on; made when first needed."""
+    """Everything of one seed that all its checkpoints are measured on; made when first needed.
+
+    pool: sentences that the run was trained on over and over; 0 where it never saw one twice.
+    """
 
     language: Language
     redraws: int
     seed: int
     measure: Measure
     device: str = "cpu"
+    pool: int = 0
+
+    @property
+    def frame(self) -> TransformerConfig:
+        """The token ids: those of every model of this language, whatever its width."""
+        vocab, length = len(self.language.vocab), self.language.max_length
+        return TransformerConfig(vocab=vocab, length=length, width=1, heads=1, padded=True)
 
     @cached_property
     def contexts(self) -> Contexts:
-        # The token ids are those of every model of this language, whatever its width.
-        frame = TransformerConfig(
-            vocab=len(self.language.vocab), length=self.language.max_length, width=1, heads=1, padded=True
-        )
-        return contexts(self.language, self.measure.contexts, self.seed, frame)
+        return contexts(self.language, self.measure.contexts, self.seed, self.frame)
+
+    @cached_property
+    def pool_contexts(self) -> Contexts:
+        assert self.measure.pool_contexts is not None
+        return pool_contexts(self.language, self.pool, self.measure.pool_contexts, self.seed, self.frame)
 
     @property
     def truth(self) -> Float[Tensor, "n V"]:
@@ -100,6 +111,10 @@ def checkpoint_rows(bench: Bench, model: nn.Module, config: ModelConfig) -> Iter
     yield row("kl", evaluate.kl_to_truth(model, seen))
     yield row("cross_entropy", evaluate.cross_entropy(model, seen))
     yield row("expected_cross_entropy", evaluate.expected_cross_entropy(model, seen))
+    if measure.rare is not None:
+        yield from part_rows(model, bench.language, seen, bench.frame.pad, measure.rare)
+    if measure.pool_contexts:
+        yield from loss_rows(model, bench.pool_contexts, {"pool": slice(None)})
     if measure.trace_contexts:
         tokens, position = seen[: measure.trace_contexts].inputs
         trace = fisher_trace(model, (tokens.to(device), position.to(device)))
@@ -154,9 +169,10 @@ def fine_tuned_rows(bench: Bench, model: nn.Module, config: ModelConfig) -> Iter
     """Rows of copies of one model, fine-tuned on the tasks that `measure.fine_tune` names; features "fine-tuned"."""
     for task in bench.measure.fine_tune or ():
         train, test = bench.train[task], bench.test[task]
-        y, rows, z, classes = _classes(train, test)
+        y, rows, z, classes = labelled(train, test)
         a, b = _tokens(train.sentences, config), _tokens(test.sentences, config)[rows]
-        yield from _scores(fine_tune(model, config.cls, a, y, b, z, classes, bench.seed), task, "fine-tuned")
+        result = fine_tune(model, config.cls, a, y, b, z, classes, bench.seed)
+        yield from scores(bench.measure.thresholds, result, task, "fine-tuned")
 
 
 def baseline_rows(bench: Bench) -> Iterator[Row]:
@@ -184,7 +200,9 @@ def baseline_rows(bench: Bench) -> Iterator[Row]:
     yield from probe_rows(bench, "log-lookup", log_lookup)
     for task, test in bench.test.items():
         posteriors = torch.from_numpy(test.posteriors).clamp_min(1e-300)
-        yield from _scores(score(posteriors.log(), torch.from_numpy(test.labels)), task, "bayes")
+        yield from scores(
+            bench.measure.thresholds, score(posteriors.log(), torch.from_numpy(test.labels)), task, "bayes"
+        )
 
 
 def probe_rows(bench: Bench, name: str, features: Callable[[Sentences], Tensor]) -> Iterator[Row]:
@@ -198,22 +216,18 @@ def probe_rows(bench: Bench, name: str, features: Callable[[Sentences], Tensor])
 
     for task in bench.tasks:
         train, test = bench.train[task], bench.test[task]
-        y, rows, z, classes = _classes(train, test)
+        y, rows, z, classes = labelled(train, test)
         y, rows, z = (part.to(bench.device) for part in (y, rows, z))
         a, b = of(train.sentences), of(test.sentences)[rows]
-        yield from _scores(linear_probe(a, y, b, z, classes, measure.l2), task, name)
+        yield from scores(measure.thresholds, linear_probe(a, y, b, z, classes, measure.l2), task, name)
         if measure.projection and measure.projection <= a[0].numel():
             a, b = (downstream_features.project(x, measure.projection, bench.seed) for x in (a, b))
-            yield from _scores(linear_probe(a, y, b, z, classes, measure.l2), task, f"{name}-{measure.projection}")
+            yield from _scores(
+                bench, linear_probe(a, y, b, z, classes, measure.l2), task, f"{name}-{measure.projection}"
+            )
 
 
-def row(quantity: str, estimate: Estimate, task: str = "", features: str = "") -> Row:
-    """One row of a table, but for what it shares with the others of its checkpoint."""
-    values = {"value": estimate.value, "stderr": estimate.stderr, "n": estimate.n}
-    return {"quantity": quantity, "task": task, "features": features, **values}
-
-
-def _classes(train: Examples, test: Examples) -> tuple[Tensor, Tensor, Tensor, int]:
+def labelled(train: Examples, test: Examples) -> tuple[Tensor, Tensor, Tensor, int]:
     """Training labels, the test examples that count, their labels, and the number of classes.
 
     A class too rare to occur among the training examples cannot be learnt; n says how many test examples count.
@@ -222,12 +236,6 @@ def _classes(train: Examples, test: Examples) -> tuple[Tensor, Tensor, Tensor, i
     rows = np.flatnonzero(np.isin(test.labels, seen))
     found = np.searchsorted(seen, test.labels[rows])
     return torch.from_numpy(labels), torch.from_numpy(rows), torch.from_numpy(found), len(seen)
-
-
-def _scores(result: ProbeResult, task: str, features: str) -> Iterator[Row]:
-    yield row("accuracy", result.accuracy, task, features)
-    yield row("probe_cross_entropy", result.cross_entropy, task, features)
-    yield row("brier", result.brier, task, features)
 
 
 def _tokens(sentences: Sentences, config: ModelConfig) -> Int[Tensor, "n T"]:

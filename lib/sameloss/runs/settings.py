@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from sameloss.learners.pretrain import TrainConfig
 from sameloss.runs.fields import ChapterSettings, Count, Positive, Settings
-from sameloss.runs.settings_experiment import FlatnessSettings, SameLossSettings
+from sameloss.runs.settings_experiment import FlatnessSettings, SameLossSettings, ZoomSettings
 from sameloss.runs.spec import LanguageSpec, TransformerSpec
 from sameloss.theory.flow_network import replicas_needed
 
@@ -144,6 +144,7 @@ CHAPTERS: dict[str, type[ChapterSettings]] = {
     "03_sgd_flow": FlowSettings,
     "04_flatness": FlatnessSettings,
     "05_dyck": DyckSettings,
+    "06_zooming_out": ZoomSettings,
     "08_your_checkpoints": CheckpointSettings,
 }
 

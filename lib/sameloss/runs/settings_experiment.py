@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from sameloss.runs.fields import ChapterSettings, Count, CountOrNone, Name, Positive, Seeds, Settings
+from sameloss.runs.fields import ChapterSettings, Count, CountOrNone, Name, Positive, Seeds, Settings, Share
 from sameloss.runs.spec import Weights
 
 
@@ -12,8 +12,8 @@ class Condition(Settings):
     """One condition of an experiment, its parts by their names in the profile.
 
     A first run: language, model, train, measure. A continued one: after (another condition of the chapter), train,
-    measure, and the weights to start from (the EMA, or the raw iterate). The language's baselines: language, measure.
-    seeds: instead of the chapter's.
+    measure, and the weights to start from (the EMA, or the raw iterate); rescale: as in `spec.Start`; stacks: the first
+    so many stacks of seeds only. The language's baselines: language, measure. seeds: instead of the chapter's.
     """
 
     name: Name
@@ -24,6 +24,8 @@ class Condition(Settings):
     after: Name | None = None
     step: CountOrNone | None = None
     weights: Weights | None = None
+    rescale: Positive | None = None
+    stacks: Count | None = None
     seeds: Seeds | None = None
 
 
@@ -111,4 +113,58 @@ class FlatnessSettings(ExperimentSettings):
                 raise ValueError(f"{key}: {name} trains no model")
             if key in ("along", "rates") and known[name].after is None:
                 raise ValueError(f"{key}: {name} continues no other condition")
+        return self
+
+
+class Schedule(Settings):
+    """Chapter 6: a run at a constant learning rate, and runs of the same model whose rate falls to 0."""
+
+    constant: Name
+    decayed: tuple[Name, ...] = Field(min_length=1, max_length=4)
+
+
+class Pool(Settings):
+    """Chapter 6: a run on a finite pool of sentences, and the same model on fresh ones."""
+
+    run: Name
+    fresh: Name
+
+
+class ZoomSettings(ExperimentSettings):
+    """Chapter 6.
+
+    models: conditions on one plot, of all sizes and architectures. tasks: the first has the verdicts. far, near: KL
+    (nats) above and below which a checkpoint is far from the floor or near it. margin: accuracy within which models
+    count as alike. agreement: share of pairs of models that two scores have to order alike. schedule, pool, lengths
+    (runs on sentences of several lengths): the further comparisons, where the profile has them.
+    """
+
+    models: Annotated[tuple[Name, ...], Field(min_length=2, max_length=8)]
+    tasks: Annotated[tuple[Name, ...], Field(min_length=1)]
+    far: Positive
+    near: Positive
+    margin: Positive
+    agreement: Share
+    schedule: Schedule | None = None
+    pool: Pool | None = None
+    lengths: tuple[Name, ...] = Field(default=(), max_length=3)
+
+    @model_validator(mode="after")
+    def _compares_what_is_trained(self) -> "ZoomSettings":
+        if self.near > self.far:
+            raise ValueError(f"near: found {self.near:g}; allowed: at most far, {self.far:g}")
+        known = {condition.name: condition for condition in self.conditions}
+        named = {"models": self.models, "lengths": self.lengths}
+        if self.schedule:
+            named["schedule"] = (self.schedule.constant, *self.schedule.decayed)
+        if self.pool:
+            named["pool"] = (self.pool.run, self.pool.fresh)
+        for key, names in named.items():
+            if len(set(names)) < len(names):
+                raise ValueError(f"{key} must differ from each other")
+            for name in names:
+                if name not in known:
+                    raise ValueError(f"{key}: found {name}; allowed: {', '.join(known)}")
+                if known[name].model is None and known[name].after is None:
+                    raise ValueError(f"{key}: {name} trains no model")
         return self

@@ -16,8 +16,9 @@ from sameloss.learners.pretrain import TrainConfig
 from sameloss.runs.fields import Count, CountOrNone, Name, Positive, Seeds, Settings, Share
 from sameloss.runs.store import digest
 
-LanguageKind = Literal["tree_grammar", "paper_pcfg", "twelve_state_chain", "paper_hmm", "lm_text"]
-TASKS: dict[str, tuple[str, ...]] = {"tree_grammar": ("A", "B", "C", "left")}  # kinds whose every draw has the same
+LanguageKind = Literal["tree_grammar", "uneven_tree", "paper_pcfg", "twelve_state_chain", "paper_hmm", "lm_text"]
+# Kinds whose every draw has the same.
+TASKS: dict[str, tuple[str, ...]] = dict.fromkeys(("tree_grammar", "uneven_tree"), ("A", "B", "C", "left"))
 Weights = Literal["ema", "raw"]
 
 
@@ -83,7 +84,12 @@ class Measure(Settings):
     trace_contexts: of these, how many for the trace. probe_train, probe_test: labelled sentences. l2: of the probe.
     projection: dimension of the common random projection. masked: also probe each position's vector while it is masked.
     tasks: all of the language's when absent. fine_tune: tasks on which the last checkpoint is fine-tuned as well.
-    curvature: more measures of flatness than the Fisher trace.
+    curvature: more measures of flatness than the Fisher trace. thresholds: the probes' probability of the right answer
+    as well, and the shares of sentences whose right answer gets more than each of these. rare: the loss on parts of the
+    language as well: words that together make at most this share of the text and all others, short sentences and long
+    ones. pool_contexts: masked sentences for the loss on the pool that the run was trained on. shift: unmasked probes and
+    the KL on a language of which this share is drawn afresh as well. least_trace: contexts for the smallest trace that
+    rescalings reach. change: sentences on which the features are compared with those of the first start of the run.
     """
 
     contexts: Count = 8192
@@ -97,6 +103,12 @@ class Measure(Settings):
     tasks: tuple[Name, ...] | None = None
     fine_tune: tuple[Name, ...] | None = None
     curvature: Curvature | None = None
+    thresholds: tuple[Share, ...] | None = None
+    rare: Share | None = None
+    shift: Share | None = None
+    least_trace: Count | None = None
+    change: Count | None = None
+    pool_contexts: Count | None = None
 
     @model_validator(mode="after")
     def _both_or_none(self) -> "Measure":
@@ -108,11 +120,20 @@ class Measure(Settings):
 
 
 class Start(Settings):
-    """Where a continued run begins: a checkpoint of another run (the last one if `step` is absent)."""
+    """Where a continued run begins: a checkpoint of another run (the last one if `step` is absent).
+
+    rescale: multiply the layer norms inside the blocks by this and divide what reads them by it: the same function.
+    """
 
     parent: "RunSpec"
     weights: Weights
     step: CountOrNone | None = None
+    rescale: Positive | None = None
+
+    @property
+    def at(self) -> int:
+        """The checkpoint's step."""
+        return self.parent.steps[-1] if self.step is None else self.step
 
 
 class RunSpec(Settings):
@@ -135,6 +156,8 @@ class RunSpec(Settings):
             raise ValueError(f"{self.name}: model and train belong together: give both or neither")
         if self.train and self.steps[-1] > self.train.steps:
             raise ValueError(f"{self.name}: checkpoint {self.steps[-1]} is behind the last step, {self.train.steps}")
+        if self.measure.pool_contexts and not (self.train and self.train.pool):
+            raise ValueError(f"{self.name}: pool_contexts: this run is trained on fresh sentences; give train a pool")
         if self.start is not None:
             parent = self.start.parent
             if (parent.language, parent.seeds, parent.model) != (
@@ -160,8 +183,9 @@ class RunSpec(Settings):
             spec["train"] = self.train.model_dump(mode="json", exclude_none=True, exclude={"checkpoints"})
         if self.start is not None:
             parent = self.start.parent
-            step = parent.steps[-1] if self.start.step is None else self.start.step
-            spec["start"] = {"parent": parent.identity(), "weights": self.start.weights, "step": step}
+            spec["start"] = {"parent": parent.identity(), "weights": self.start.weights, "step": self.start.at}
+            if self.start.rescale is not None:
+                spec["start"]["rescale"] = self.start.rescale
         return {**spec, "recipe": {"languages": languages.RECIPE, "learners": learners.RECIPE}}
 
     def key(self) -> str:
