@@ -222,9 +222,8 @@ def probe_rows(bench: Bench, name: str, features: Callable[[Sentences], Tensor])
         yield from scores(measure.thresholds, linear_probe(a, y, b, z, classes, measure.l2), task, name)
         if measure.projection and measure.projection <= a[0].numel():
             a, b = (downstream_features.project(x, measure.projection, bench.seed) for x in (a, b))
-            yield from _scores(
-                bench, linear_probe(a, y, b, z, classes, measure.l2), task, f"{name}-{measure.projection}"
-            )
+            low = linear_probe(a, y, b, z, classes, measure.l2)
+            yield from scores(measure.thresholds, low, task, f"{name}-{measure.projection}")
 
 
 def labelled(train: Examples, test: Examples) -> tuple[Tensor, Tensor, Tensor, int]:
