@@ -1,5 +1,6 @@
 """Experiments: the same spec gives the same bytes, whatever happens on the way; a changed spec is another run."""
 
+import copy
 import json
 import os
 import random
@@ -58,7 +59,7 @@ def write_profile(root: Path, **changes) -> None:
     seen = {"seeds": [7001, 7002], "conditions": yaml.safe_load(CONDITIONS)}
     data["chapters"]["04_flatness"] = seen | {"sizes": [["small", "small-sgd"]], "along": ["small-sgd"]}
     zoom = {"models": ["small", "small-sgd"], "schedule": None, "pool": None, "lengths": []}
-    data["chapters"]["06_zooming_out"] |= seen | zoom
+    data["chapters"]["06_zooming_out"] |= copy.deepcopy(seen) | zoom  # one object twice would be an alias
     for section, values in changes.items():
         data[section] = data.get(section, {}) | values
     folder = root / "book" / "profiles"

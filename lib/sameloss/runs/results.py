@@ -108,10 +108,12 @@ def merge(origins: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def complaints(profile: str) -> list[str]:
     """What is wrong with the order of things: predictions have to be committed first and stay as they were.
 
-    One line for every published file whose profile commit does not precede the run, or whose predictions have changed.
+    One line for every published file whose profile commit does not precede the run, whose predictions have changed, or
+    that is another than it was when it was committed.
     """
-    found = []
-    file = f"book/profiles/{profile}.yaml"
+    folder, file = f"book/results/{profile}", f"book/profiles/{profile}.yaml"
+    changed = provenance.git("diff", "--name-only", "--diff-filter=M", "HEAD", "--", folder).splitlines()
+    found = [f"{paths.root() / name}: differs from what was committed; restore it from git" for name in changed]
     now = _predictions((paths.root() / file).read_text())
     for table in sorted((paths.root() / "book" / "results" / profile).glob("*/*.csv")):
         facts = parse(table.read_bytes())[["profile_revision", "date"]].drop_duplicates()
