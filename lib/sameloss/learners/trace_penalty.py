@@ -1,4 +1,4 @@
-"""Training that pays for the trace of the Fisher matrix, or is paid for it: a cheap estimate that can be differentiated.
+"""Training that pays for the trace of the Fisher matrix, or is paid for it: a cheap estimate with a gradient.
 
 For a softmax f of logits z with Jacobian J_b at context b, Tr F = mean_b Tr J_b^T (diag f_b - f_b f_b^T) J_b (chapter
 4). Let r_b be a vector of random signs and u_b = sqrt(f_b) r_b - f_b <sqrt(f_b), r_b>. Its mean is 0 and its covariance

@@ -14,6 +14,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Seeds = Annotated[tuple[Seed, ...], Field(min_length=1, max_length=10_000)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
+Words = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 -]{0,39}$")]
 ClaimId = Annotated[str, Field(pattern=r"^[A-Z][0-9]{1,2}[a-z]?$")]
 
 

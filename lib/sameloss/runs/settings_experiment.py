@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from sameloss.runs.fields import ChapterSettings, Count, CountOrNone, Name, Positive, Seeds, Settings, Share
+from sameloss.runs.fields import ChapterSettings, Count, CountOrNone, Name, Positive, Seeds, Settings, Share, Words
 from sameloss.runs.spec import Weights
 
 
@@ -113,6 +113,42 @@ class FlatnessSettings(ExperimentSettings):
                 raise ValueError(f"{key}: {name} trains no model")
             if key in ("along", "rates") and known[name].after is None:
                 raise ValueError(f"{key}: {name} continues no other condition")
+        return self
+
+
+class Rescaled(Settings):
+    """Chapter 7: a run from a rescaled start, and the same steps from the start as it is."""
+
+    run: Name
+    twin: Name
+
+
+class InterventionSettings(ExperimentSettings):
+    """Chapter 7.
+
+    equal: the main contrast, SGD with hard labels (annealed) against SGD with soft labels (its twin, and that of all
+    other interventions). others: what else was done to the flatness, in words -> the annealed condition.
+    """
+
+    equal: EqualLoss
+    others: Annotated[dict[Words, Name], Field(min_length=1, max_length=6)]
+    rescaled: Rescaled | None = None
+
+    @model_validator(mode="after")
+    def _compares_what_is_trained(self) -> "InterventionSettings":
+        known = {condition.name: condition for condition in self.conditions}
+        named = {"equal": [self.equal.annealed, self.equal.twin], "others": list(self.others.values())}
+        if self.rescaled:
+            named["rescaled"] = [self.rescaled.run, self.rescaled.twin]
+        for key, name in ((key, name) for key, names in named.items() for name in names):
+            if name not in known:
+                raise ValueError(f"{key}: found {name}; allowed: {', '.join(known)}")
+            if known[name].after is None:
+                raise ValueError(f"{key}: {name} continues no other condition")
+        if self.equal.start not in known or known[self.equal.start].model is None:
+            raise ValueError(f"equal: found start {self.equal.start}; allowed: a condition that trains a model")
+        if self.rescaled and not known[self.rescaled.run].rescale:
+            raise ValueError(f"rescaled: {self.rescaled.run} starts as it is; give it a rescale")
         return self
 
 

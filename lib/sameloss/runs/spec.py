@@ -87,8 +87,8 @@ class Measure(Settings):
     curvature: more measures of flatness than the Fisher trace. thresholds: the probes' probability of the right answer
     as well, and the shares of sentences whose right answer gets more than each of these. rare: the loss on parts of the
     language as well: words that together make at most this share of the text and all others, short sentences and long
-    ones. pool_contexts: masked sentences for the loss on the pool that the run was trained on. shift: unmasked probes and
-    the KL on a language of which this share is drawn afresh as well. least_trace: contexts for the smallest trace that
+    ones. pool_contexts: masked sentences for the loss on the pool that the run was trained on. shift: KL and unmasked
+    probes as well on a language of which this share is drawn afresh. least_trace: contexts for the smallest trace that
     rescalings reach. change: sentences on which the features are compared with those of the first start of the run.
     """
 

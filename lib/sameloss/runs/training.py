@@ -15,10 +15,11 @@ from safetensors.torch import load, save
 from sameloss.errors import UserError
 from sameloss.languages.base import Language
 from sameloss.learners.pretrain import State, initial, pretrain
+from sameloss.learners.rescale import inner_pairs, rescaled
 from sameloss.learners.stack import ModelConfig
 from sameloss.runs import build, ranks
 from sameloss.runs.progress import Progress, Silent
-from sameloss.runs.spec import RunSpec
+from sameloss.runs.spec import RunSpec, Start
 from sameloss.runs.store import Run, Store
 
 LOOK_EVERY = 50  # steps between two looks at the clock
@@ -160,14 +161,20 @@ def _start(spec: RunSpec, subject: Subject, work: Work) -> State:
     """Untrained weights, or the checkpoint of the parent (trained first if need be)."""
     if spec.start is None:
         return initial(subject.model, spec.seeds)
-    parent = spec.start.parent
-    step = parent.steps[-1] if spec.start.step is None else spec.start.step
-    with work.store.locked(parent.identity()) as run:
-        train(run, parent, subject, work)
-        state = read_state(run, checkpoint_name(step))
+    state = origin(spec.start, subject, work)
+    params = state.ema if spec.start.weights == "ema" else state.params
+    if spec.start.rescale is not None:
+        params = rescaled(params, spec.start.rescale, inner_pairs(params))
+    return State(0, params, params, {})
+
+
+def origin(start: Start, subject: Subject, work: Work) -> State:
+    """The checkpoint that a run starts from, trained first if need be."""
+    with work.store.locked(start.parent.identity()) as run:
+        train(run, start.parent, subject, work)
+        state = read_state(run, checkpoint_name(start.at))
     assert state is not None
-    weights = state.averaged() if spec.start.weights == "ema" else state
-    return State(0, weights.params, weights.params, {})
+    return state
 
 
 def _newest(run: Run, at_most: int) -> State | None:
