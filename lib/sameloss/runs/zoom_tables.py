@@ -118,17 +118,17 @@ def indistinguishable(values: Float[np.ndarray, "n k"], seed: int = 0, draws: in
     return float((1 + np.count_nonzero(again >= found * (1 - 1e-9))) / (1 + draws))
 
 
-def told(frame: pd.DataFrame, column: str, region: Region) -> pd.Series:
+def told(frame: pd.DataFrame, column: str, region: Region, loss: str = "kl") -> pd.Series:
     """How often the lower loss has the better score, among pairs of checkpoints of different models; by seed.
 
-    Half: the loss tells nothing. Pairs of equal loss (protocol: KL within 3e-4) ask nothing and are left out.
+    Half: the loss tells nothing. Pairs of equal loss (protocol: within 3e-4 nats) ask nothing and are left out.
     """
     found = {}
     for seed, of in within(frame, region).groupby("seed"):
-        model, kl, score = (of[name].to_numpy() for name in ("condition", "kl", column))
+        model, value, score = (of[name].to_numpy() for name in ("condition", loss, column))
         i, j = np.triu_indices(len(of), 1)
-        asks = (model[i] != model[j]) & (np.abs(kl[i] - kl[j]) > matched.EQUAL)
-        agrees = np.sign(kl[i] - kl[j]) * np.sign(score[j] - score[i])
+        asks = (model[i] != model[j]) & (np.abs(value[i] - value[j]) > matched.EQUAL)
+        agrees = np.sign(value[i] - value[j]) * np.sign(score[j] - score[i])
         found[seed] = float((1 + agrees[asks].mean()) / 2) if asks.any() else math.nan
     return pd.Series(found, dtype=float).reindex(sorted(frame["seed"].unique()))
 
