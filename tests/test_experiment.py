@@ -60,6 +60,9 @@ def write_profile(root: Path, **changes) -> None:
     data["chapters"]["04_flatness"] = seen | {"sizes": [["small", "small-sgd"]], "along": ["small-sgd"]}
     zoom = {"models": ["small", "small-sgd"], "schedule": None, "pool": None, "lengths": []}
     data["chapters"]["06_zooming_out"] |= copy.deepcopy(seen) | zoom  # one object twice would be an alias
+    continued = {"equal": {"start": "small", "annealed": "small-sgd", "twin": "early-sgd"}, "rescaled": None}
+    continued["equal"] |= {"pilot_effect": 0.0026, "pilot_spread": 0.0042}
+    data["chapters"]["07_is_it_flatness"] |= seen | continued | {"others": {"early": "early-sgd"}}
     for section, values in changes.items():
         data[section] = data.get(section, {}) | values
     folder = root / "book" / "profiles"

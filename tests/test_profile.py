@@ -45,6 +45,14 @@ def smoke_with_known_parts() -> str:
     }
     zoom = {"models": ["d16-hard", "d32-hard"], "schedule": None, "pool": None, "lengths": []}
     data["chapters"]["06_zooming_out"] |= {"conditions": yaml.safe_load(CONDITIONS)} | zoom
+    equal = {"start": "d16-hard", "annealed": "d16-sgd", "twin": "d16-sgd", "pilot_effect": 0.1, "pilot_spread": 0.1}
+    rescaled = after | {"name": "d16-rescaled", "rescale": 4}
+    data["chapters"]["07_is_it_flatness"] |= {
+        "equal": equal,
+        "others": {"SAM": "d16-sgd"},
+        "rescaled": {"run": "d16-rescaled", "twin": "d16-sgd"},
+        "conditions": [*yaml.safe_load(CONDITIONS), dict(after), rescaled],
+    }
     return yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=10_000)
 
 
@@ -362,6 +370,44 @@ def test_chapter_six_compares_what_is_trained(complaint, changes, says):
     line = complaint(yaml.safe_dump(data))
     assert "chapters.06_zooming_out" in line
     assert says in line
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"others": {"SAM": "nope"}}, "others: found nope; allowed: baselines, d16-hard"),
+        ({"others": {"SAM": "d32-hard"}}, "others: d32-hard continues no other condition"),
+        ({"others": {"": "d16-sgd"}}, "String should match pattern"),
+        ({"rescaled": {"run": "d16-sgd", "twin": "d16-sgd"}}, "rescaled: d16-sgd starts as it is; give it a rescale"),
+        ({"rescaled": {"run": "d16-rescaled", "twin": "d16"}}, "rescaled: found d16; allowed: baselines"),
+    ],
+)
+def test_chapter_seven_compares_what_is_continued(complaint, changes, says):
+    data = yaml.safe_load(SMOKE)
+    data["chapters"]["07_is_it_flatness"] |= changes
+    line = complaint(yaml.safe_dump(data))
+    assert "chapters.07_is_it_flatness" in line
+    assert says in line
+
+
+def test_chapter_seven_starts_from_a_trained_model(complaint):
+    line = complaint(changed("start: d16-hard", "start: baselines"))
+    assert "equal: found start baselines; allowed: a condition that trains a model" in line
+
+
+@pytest.mark.parametrize("key", ["rescale: 4", "stacks: 1"])
+def test_what_belongs_to_a_continued_run_is_refused_elsewhere(complaint, key):
+    old = "{name: d32-hard, language: tree, model: d32, train: hard, measure: small"
+    line = complaint(changed(old, f"{old}, {key}"))
+    assert f"d32-hard: {key.split(':')[0]} belongs to a condition with `after`" in line
+
+
+def test_stacks_leave_the_later_seeds_out():
+    profile = load_profile("laptop")
+    by_name = {spec.name: spec for spec in profile.runs("07_is_it_flatness")}
+    runs = [spec for spec in profile.runs("07_is_it_flatness") if spec.name in ("d16-soft", "d16-sam")]
+    assert [len(spec.seeds) for spec in runs] == [8, 8, 8, 8]
+    assert by_name["d16-sam"].seeds == profile.chapter("07_is_it_flatness").seeds
 
 
 def test_a_loss_on_the_pool_needs_a_pool(complaint):

@@ -163,6 +163,27 @@ CLAIMS = {
             "none: a question of the reviewers of Du et al. (2024)",
         ),
         Claim(
+            "N4",
+            "beyond the paper",
+            "Label noise alone makes SGD's solution flatter, by more than rescaling explains, and at equal KL the model "
+            "that it has flattened transfers better.",
+            "no number: the paper compares checkpoints of one run, without a control",
+        ),
+        Claim(
+            "N5",
+            "beyond the paper",
+            "At equal KL transfer follows the trace from intervention to intervention: what lowers the trace raises "
+            "accuracy in proportion, what raises the trace lowers accuracy.",
+            "no number: what the paper's account predicts",
+        ),
+        Claim(
+            "N6",
+            "beyond the paper",
+            "The flatter model transfers better out of distribution too: the same probes, tested on sentences of a "
+            "shifted grammar.",
+            "none: the paper leaves this open",
+        ),
+        Claim(
             "N7",
             "beyond the paper",
             "Two checkpoints whose losses are matched can be told apart by trace and probe: the one trained with the "

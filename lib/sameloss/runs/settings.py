@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from sameloss.learners.pretrain import TrainConfig
 from sameloss.runs.fields import ChapterSettings, Count, Positive, Settings
-from sameloss.runs.settings_experiment import FlatnessSettings, SameLossSettings, ZoomSettings
+from sameloss.runs.settings_experiment import FlatnessSettings, InterventionSettings, SameLossSettings, ZoomSettings
 from sameloss.runs.spec import LanguageSpec, TransformerSpec
 from sameloss.theory.flow_network import replicas_needed
 
@@ -145,6 +145,7 @@ CHAPTERS: dict[str, type[ChapterSettings]] = {
     "04_flatness": FlatnessSettings,
     "05_dyck": DyckSettings,
     "06_zooming_out": ZoomSettings,
+    "07_is_it_flatness": InterventionSettings,
     "08_your_checkpoints": CheckpointSettings,
 }
 
