@@ -165,8 +165,8 @@ CLAIMS = {
         Claim(
             "N4",
             "beyond the paper",
-            "Label noise alone makes SGD's solution flatter, by more than rescaling explains, and at equal KL that model "
-            "transfers better.",
+            "Label noise alone flattens what SGD finds, by more than rescaling explains, and at equal KL the flatter "
+            "model transfers better.",
             "no number: the paper compares checkpoints of one run, without a control",
         ),
         Claim(
