@@ -11,6 +11,7 @@ from sameloss.errors import UserError
 from sameloss.runs import zoom_claims
 from sameloss.runs import zoom_tables as zoom
 from sameloss.runs.settings_experiment import Condition, ZoomSettings
+from sameloss.runs.spec import LSTMSpec, TransformerSpec
 
 FAR, NEAR = (0.1, math.inf), (0.0, 0.03)
 KLS = (2.0, 0.4, 0.25, 0.12, 0.08, 0.03, 0.02, 0.01)  # the first is the untrained network's
@@ -56,19 +57,22 @@ def test_a_slope_is_that_of_the_line_and_takes_three_checkpoints():
     assert zoom.slopes(frame, ["a"], "accuracy", (0.1, 0.3)).isna().all(axis=None)
 
 
-def test_the_distance_of_best_and_worst_is_no_luck_of_the_maximum():
+def test_pairs_are_alike_when_their_interval_lies_within_the_margin():
     rng = np.random.default_rng(0)
-    alike = [zoom.spread(rng.normal(size=(8, 8))) for _ in range(400)]
-    mean = np.array([one.value for one in alike])
-    assert abs(mean.mean()) < 3 * mean.std() / 20
-    covered = np.mean([low < 0 < high for low, high in (one.interval() for one in alike)])
-    assert covered > 0.93
-    levels = np.array([0.0, 0.1, 0.4, 1.0])
-    known = zoom.spread(levels + rng.normal(0, 0.02, size=(8, 4)) + rng.normal(size=(8, 1)))
-    assert abs(known.value - 1) < 3 * known.stderr
-    assert known.n == 8
-    assert zoom.spread(np.ones((1, 4))).n == 0
-    assert zoom.spread(np.array([[1, 2.0], [1, 3], [math.nan, 0]])).n == 2
+    values = pd.DataFrame(rng.normal((0, 0, 0.05), 0.002, size=(8, 3)), columns=list("abc"))
+    assert zoom.pairs_within(values, 0.02) == (1, 3)
+    assert zoom.pairs_within(values, 0.1) == (3, 3)
+    assert zoom.pairs_within(values, 1e-4) == (0, 3)
+    assert zoom.pairs_within(values[:1], 0.1) == (0, 3)  # one seed has no interval
+
+
+def test_what_is_compared_is_fixed_by_the_shapes():
+    shapes = {n: TransformerSpec(kind="transformer", width=w, layers=k) for n, w, k in (("d8", 8, 2), ("d8x1", 8, 1))}
+    lstm = {"l4": LSTMSpec(kind="lstm", width=4)}
+    found = zoom_claims.contrasts(shapes | lstm)
+    assert found == {"d8 and d8x1": (["d8"], ["d8x1"]), "LSTMs and transformers": (["l4"], ["d8x1", "d8"])}
+    assert zoom_claims.contrasts({"d8": shapes["d8"]}) == {}
+    assert list(zoom_claims.contrasts({"d8": shapes["d8"]} | lstm)) == ["LSTMs and transformers"]
 
 
 def test_one_curve_for_all_is_rejected_as_often_as_it_should_be():
@@ -153,24 +157,34 @@ def noisy(apart: float) -> pd.DataFrame:
     return frame.assign(above_0=frame["accuracy"], above_9=(frame["kl"] < 0.05) * 1.0)
 
 
+SHAPES = {
+    "a": TransformerSpec(kind="transformer", width=8),
+    "bb": LSTMSpec(kind="lstm", width=8),
+    "ccc": TransformerSpec(kind="transformer", width=16),
+}
+
+
 def test_claims_follow_from_models_that_are_alike_and_from_models_that_are_not():
     for apart, inside in ((0.0, True), (0.08, False)):
-        found = zoom_claims.statistics({"unmasked": noisy(apart)}, settings(["a", "bb", "ccc"]))
-        assert [one.claim for one in found] == ["N1", "N1", "N2", "N2", "N3", "N3", "N3", "N3"]
+        found = zoom_claims.statistics({"unmasked": noisy(apart)}, SHAPES, settings(["a", "bb", "ccc"]))
+        assert [one.claim for one in found] == ["N1"] * 3 + ["N2"] * 3 + ["N3"] * 4
         assert all(one.comparable and one.estimate.n == 6 for one in found)
-        low, high = found[0].estimate.interval()
+        size, beyond = (next(s for s in found if s.claim == c and "ccc and a" in s.words) for c in ("N1", "N2"))
+        low, high = size.estimate.interval()
         assert low > 0 if inside else high < 0
-        low, high = found[3].estimate.interval()
+        low, high = beyond.estimate.interval()
         assert high < 0 if inside else low > 0
-        assert found[1].estimate.value == pytest.approx(0.05)
-        assert found[4].estimate.value == pytest.approx(0.1)  # scores that are functions of each other: all pairs alike
-        assert found[7].estimate.value > 0.3
+        by_words = {one.words: one.estimate.value for one in found}
+        assert next(v for w, v in by_words.items() if w.startswith("accuracy gained")) == pytest.approx(0.05)
+        # Scores that are functions of each other order every pair alike.
+        assert next(v for w, v in by_words.items() if "brier" in w) == pytest.approx(0.1)
+        assert next(v for w, v in by_words.items() if "above_9 minus" in w) > 0.3
 
 
 def test_too_few_models_near_the_floor_are_said_and_not_compared():
     frame = noisy(0.0)
     frame = frame[(frame["condition"] == "a") | (frame["kl"] > 0.05)]
-    found = zoom_claims.statistics({"unmasked": frame}, settings(["a", "bb", "ccc"]))
+    found = zoom_claims.statistics({"unmasked": frame}, SHAPES, settings(["a", "bb", "ccc"]))
     near = [one for one in found if "KL below" in one.words]
     assert [one.comparable for one in near] == [False]
-    assert "fewer than two models" in near[0].note
+    assert "too few models" in near[0].note

@@ -9,6 +9,7 @@ import pandas as pd
 from sameloss.measures.estimate import Estimate
 from sameloss.runs import zoom_tables as zoom
 from sameloss.runs.settings_experiment import ZoomSettings
+from sameloss.runs.spec import ModelSpec
 from sameloss.runs.zoom_tables import Region, over_seeds
 
 MIN_SEEDS = 5
@@ -35,53 +36,80 @@ def near_models(frame: pd.DataFrame, settings: ZoomSettings) -> list[str]:
     return zoom.reaching(frame, settings.models, settings.near / 2)
 
 
-def statistics(views: Mapping[str, pd.DataFrame], settings: ZoomSettings) -> list[Statistic]:
-    """All of them in the order of the claims. views: kind of features -> `points` of all models, the first the main."""
-    found = [one for name, frame in views.items() for one in _far(frame, settings, _said(views, name))]
-    found += [one for name, frame in views.items() for one in _near(frame, settings, _said(views, name))]
+def contrasts(models: Mapping[str, ModelSpec]) -> dict[str, tuple[list[str], list[str]]]:
+    """What is compared at equal loss, fixed by the models alone: words -> (conditions, conditions to subtract).
+
+    The largest and the smallest transformer (by width, then by layers); the LSTMs and the transformers.
+    """
+    by_size = sorted((spec.width, getattr(spec, "layers", 1), name) for name, spec in models.items())
+    family = {kind: [name for *_, name in by_size if models[name].kind == kind] for kind in ("transformer", "lstm")}
+    small, large = family["transformer"][:1], family["transformer"][-1:]
+    found = {f"{large[0]} and {small[0]}": (large, small)} if small != large else {}
+    return found | ({"LSTMs and transformers": (family["lstm"], family["transformer"])} if all(family.values()) else {})
+
+
+def statistics(
+    views: Mapping[str, pd.DataFrame], models: Mapping[str, ModelSpec], settings: ZoomSettings
+) -> list[Statistic]:
+    """All of them in the order of the claims.
+
+    views: kind of features -> `points` of all models, the first the main one. models: their shapes, by condition.
+    """
+    said = {name: "" if i == 0 else f", {name}" for i, name in enumerate(views)}
+    found = [one for name, frame in views.items() for one in _far(frame, models, settings, said[name])]
+    found += [one for name, frame in views.items() for one in _near(frame, models, settings, said[name])]
     return [*found, *_scores(next(iter(views.values())), settings)]
 
 
-def _said(views: Mapping[str, pd.DataFrame], name: str) -> str:
-    return "" if name == next(iter(views)) else f", {name}"
+def differences(values: pd.DataFrame, models: Mapping[str, ModelSpec]) -> Iterator[tuple[str, pd.Series]]:
+    """The contrasts of the models of a table (seeds by models, as of `zoom_tables.heights`): words, value by seed."""
+    for words, (plus, minus) in contrasts({name: models[name] for name in values}).items():
+        yield words, values[plus].mean(axis=1, skipna=False) - values[minus].mean(axis=1, skipna=False)
 
 
-def _far(frame: pd.DataFrame, settings: ZoomSettings, said: str) -> Iterator[Statistic]:
+def _far(
+    frame: pd.DataFrame, models: Mapping[str, ModelSpec], settings: ZoomSettings, said: str
+) -> Iterator[Statistic]:
     """N1: models within the margin at equal loss; and a score that rises as the loss falls."""
-    models, region, where = settings.models, regions(settings)["far"], f"KL above {settings.far:g}{said}"
-    values = zoom.heights(frame, models, "accuracy", region)
-    apart, whole = zoom.spread(values.to_numpy()), bool(values.notna().all(axis=None))
+    region, where = regions(settings)["far"], f"KL above {settings.far:g}{said}"
+    values = zoom.heights(frame, settings.models, "accuracy", region)
     p = zoom.indistinguishable(values.to_numpy())
-    inside = Estimate(settings.margin - apart.value, apart.stderr, apart.n)
-    words = f"margin {settings.margin:g} minus the distance of best and worst of {len(models)} models at equal loss"
-    yield Statistic("N1", f"{words}, {where}", inside, whole, f"one curve for all: p {p:.2g}")
-    rises = -zoom.slopes(frame, models, "accuracy", region)
+    for words, of in differences(values, models):
+        e = over_seeds(of)
+        inside = Estimate(settings.margin - abs(e.value), e.stderr, e.n)
+        words = f"margin {settings.margin:g} minus distance of {words} at equal loss, {where}"
+        note = f"first minus second {e.value:+.3f}; one curve for all {len(settings.models)}: p {p:.2g}"
+        yield Statistic("N1", words, inside, bool(of.notna().all()), note)
+    rises = -zoom.slopes(frame, settings.models, "accuracy", region)
     p = zoom.indistinguishable(rises.to_numpy())
     gain, whole = over_seeds(rises.mean(axis=1, skipna=False)), bool(rises.notna().all(axis=None))
     yield Statistic("N1", f"accuracy gained while KL falls by e, {where}", gain, whole, f"one slope for all: p {p:.2g}")
 
 
-def _near(frame: pd.DataFrame, settings: ZoomSettings, said: str) -> Iterator[Statistic]:
+def _near(
+    frame: pd.DataFrame, models: Mapping[str, ModelSpec], settings: ZoomSettings, said: str
+) -> Iterator[Statistic]:
     """N2: the order by loss is worth less than far away, and models of equal loss are further apart than the margin."""
-    models, of = near_models(frame, settings), regions(settings)
-    frame = frame[frame["condition"].isin(models)]
+    names, of = near_models(frame, settings), regions(settings)
+    frame = frame[frame["condition"].isin(names)]
     told = {name: zoom.told(frame, "accuracy", region) for name, region in of.items()}
     less = told["far"] - told["near"]
     note = f"{over_seeds(told['far']).value:.2f} far, {over_seeds(told['near']).value:.2f} near"
     words = f"how often the lower loss is the better model, far minus near{said}"
-    yield Statistic("N2", words, over_seeds(less), bool(less.notna().all()), note)
+    yield Statistic("N2", words, over_seeds(less), len(less) > 0 and bool(less.notna().all()), note)
     where = f"KL below {settings.near:g}{said}"
-    words = (
-        f"distance of best and worst of {len(models)} models at equal loss minus margin {settings.margin:g}, {where}"
-    )
-    if len(models) < 2:
-        yield Statistic("N2", words, Estimate(math.nan, math.nan, 0), False, "fewer than two models come that near")
-        return
-    values = zoom.heights(frame, models, "accuracy", of["near"])
-    apart, p = zoom.spread(values.to_numpy()), zoom.indistinguishable(values.to_numpy())
-    beyond = Estimate(apart.value - settings.margin, apart.stderr, apart.n)
-    whole = bool(values.notna().all(axis=None))
-    yield Statistic("N2", words, beyond, whole, f"one curve for all: p {p:.2g}")
+    values = zoom.heights(frame, names, "accuracy", of["near"]) if len(names) > 1 else pd.DataFrame()
+    found = list(differences(values, models))
+    p = zoom.indistinguishable(values.to_numpy())
+    for words, by_seed in found:
+        e = over_seeds(by_seed)
+        beyond = Estimate(abs(e.value) - settings.margin, e.stderr, e.n)
+        words = f"distance of {words} at equal loss minus margin {settings.margin:g}, {where}"
+        note = f"first minus second {e.value:+.3f}; one curve for all {len(names)}: p {p:.2g}"
+        yield Statistic("N2", words, beyond, bool(by_seed.notna().all()), note)
+    if not found:
+        words = f"distance of models at equal loss minus margin {settings.margin:g}, {where}"
+        yield Statistic("N2", words, Estimate(math.nan, math.nan, 0), False, "too few models come that near")
 
 
 def _scores(frame: pd.DataFrame, settings: ZoomSettings) -> Iterator[Statistic]:

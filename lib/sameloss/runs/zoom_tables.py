@@ -85,20 +85,12 @@ def slopes(frame: pd.DataFrame, models: Sequence[str], column: str, region: Regi
     return pd.DataFrame(rows, index=seeds, columns=list(models))
 
 
-def spread(values: Float[np.ndarray, "n k"]) -> Estimate:
-    """How far the best of k models is above the worst, both named by the other seeds; n: seeds.
-
-    Of models that are alike the best beats the worst by luck. Named on the other seeds they have no luck left on this
-    one (cross-validation, Stone 1974): the mean is 0 where models are alike, below the true range where it is unsure
-    which is which.
-    """
-    known = np.asarray(values, dtype=np.float64)
-    known = known[np.isfinite(known).all(axis=1)]
-    if len(known) < 2 or known.shape[1] < 2:
-        return Estimate(math.nan, math.nan, 0)
-    rest = (known.sum(axis=0) - known) / (len(known) - 1)
-    rows = np.arange(len(known))
-    return Estimate.of(known[rows, rest.argmax(axis=1)] - known[rows, rest.argmin(axis=1)])
+def pairs_within(values: pd.DataFrame, margin: float) -> tuple[int, int]:
+    """How many pairs of models are alike, and how many there are: the 95 % interval of their paired difference lies
+    within +- margin (equivalence by interval inclusion, Schuirmann 1987). values: seeds by models, as of `heights`."""
+    pairs = list(itertools.combinations(values.columns, 2))
+    found = (over_seeds(values[b] - values[a]).interval() for a, b in pairs)
+    return sum(-margin < low and high < margin for low, high in found), len(pairs)
 
 
 def indistinguishable(values: Float[np.ndarray, "n k"], seed: int = 0, draws: int = 9999) -> float:
