@@ -1,6 +1,5 @@
 """Experiments: the same spec gives the same bytes, whatever happens on the way; a changed spec is another run."""
 
-import copy
 import json
 import os
 import random
@@ -41,6 +40,9 @@ measures:
   tuned:
     {contexts: 64, trace_contexts: 0, probe_train: 256, probe_test: 99, projection: 0, masked: false, tasks: [B],
      fine_tune: [A]}
+  scored:
+    {contexts: 64, trace_contexts: 0, probe_train: 256, probe_test: 99, projection: 8, masked: false, tasks: [B],
+     thresholds: [0.5], rare: 0.25}
 """
 CONDITIONS = """
 - {name: baselines, language: tree, measure: little}
@@ -59,7 +61,8 @@ def write_profile(root: Path, **changes) -> None:
     seen = {"seeds": [7001, 7002], "conditions": yaml.safe_load(CONDITIONS)}
     data["chapters"]["04_flatness"] = seen | {"sizes": [["small", "small-sgd"]], "along": ["small-sgd"]}
     zoom = {"models": ["small", "small-sgd"], "schedule": None, "pool": None, "lengths": []}
-    data["chapters"]["06_zooming_out"] |= copy.deepcopy(seen) | zoom  # one object twice would be an alias
+    scored = [condition | {"measure": "scored"} for condition in seen["conditions"]]
+    data["chapters"]["06_zooming_out"] |= {"seeds": [7001, 7002], "conditions": scored} | zoom
     continued = {"equal": {"start": "small", "annealed": "small-sgd", "twin": "early-sgd"}, "rescaled": None}
     continued["equal"] |= {"pilot_effect": 0.0026, "pilot_spread": 0.0042}
     data["chapters"]["07_is_it_flatness"] |= seen | continued | {"others": {"early": "early-sgd"}}

@@ -23,6 +23,7 @@ training:
   hard: {objective: tokens, steps: 1000, lr: 0.003, checkpoints: [0, 500, 1000]}
 measures:
   small: {contexts: 2048}
+  scored: {contexts: 64, thresholds: [0.5], rare: 0.25}
 """
 CONDITIONS = """
 - {name: baselines, language: tree, measure: small}
@@ -44,7 +45,8 @@ def smoke_with_known_parts() -> str:
         "conditions": [*yaml.safe_load(CONDITIONS), after],
     }
     zoom = {"models": ["d16-hard", "d32-hard"], "schedule": None, "pool": None, "lengths": []}
-    data["chapters"]["06_zooming_out"] |= {"conditions": yaml.safe_load(CONDITIONS)} | zoom
+    scored = CONDITIONS.replace("measure: small", "measure: scored")
+    data["chapters"]["06_zooming_out"] |= {"conditions": yaml.safe_load(scored)} | zoom
     equal = {"start": "d16-hard", "annealed": "d16-sgd", "twin": "d16-sgd", "pilot_effect": 0.1, "pilot_spread": 0.1}
     rescaled = after | {"name": "d16-rescaled", "rescale": 4}
     data["chapters"]["07_is_it_flatness"] |= {
@@ -362,6 +364,8 @@ def test_chapter_four_compares_what_is_trained(complaint, changes, says):
         ({"pool": {"run": "d32-hard", "fresh": "d32"}}, "pool: found d32; allowed: baselines, d16-hard"),
         ({"schedule": {"constant": "d32-hard", "decayed": []}}, "schedule.decayed"),
         ({"tasks": ["Z"]}, "task 'Z' is none of tree_grammar's"),
+        ({"conditions": yaml.safe_load(CONDITIONS)}, "d16-hard: its measure has no thresholds"),
+        ({"pool": {"run": "d32-hard", "fresh": "d16-hard"}}, "d32-hard: its measure has no pool_contexts"),
     ],
 )
 def test_chapter_six_compares_what_is_trained(complaint, changes, says):

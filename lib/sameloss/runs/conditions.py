@@ -26,6 +26,8 @@ def specs(profile: "Profile", settings: ExperimentSettings) -> list[RunSpec]:
             parents = _named(condition, "after", condition.after, found)
             found[condition.name] = [_continued(profile, condition, p) for p in parents[: condition.stacks]]
     _check_tasks(settings, found)
+    if isinstance(settings, ZoomSettings):
+        _check_scores(settings, found)
     return [spec for stacks in found.values() for spec in stacks]
 
 
@@ -45,6 +47,17 @@ def _check_tasks(settings: ExperimentSettings, found: Mapping[str, list[RunSpec]
                 raise UserError(
                     f"task {task!r} is not measured by {spec.name}; allowed: {', '.join(spec.measure.tasks)}"
                 )
+
+
+def _check_scores(settings: ZoomSettings, found: Mapping[str, list[RunSpec]]) -> None:
+    """Chapter 6 has every score, the common projection and the loss on parts of every model, the pool's of one."""
+    for name in (*settings.models, *settings.lengths):
+        measure = found[name][0].measure
+        for key in ("thresholds", "rare", "projection"):
+            if not getattr(measure, key):
+                raise UserError(f"{name}: its measure has no {key}; allowed: any value, the chapter shows it")
+    if settings.pool and not found[settings.pool.run][0].measure.pool_contexts:
+        raise UserError(f"{settings.pool.run}: its measure has no pool_contexts; the chapter compares the losses")
 
 
 def _first(profile: "Profile", settings: ExperimentSettings, condition: Condition) -> list[RunSpec]:
