@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-from scipy import optimize
+from scipy import optimize, stats
 
 from sameloss.measures.estimate import Estimate
 from sameloss.runs import flatness_tables as tables
@@ -78,4 +78,7 @@ def common(rows: pd.DataFrame) -> pd.DataFrame:
 
 def least_effect(spread: float, n: int, power: float = 0.8) -> float:
     """The mean difference that a two-sided paired t test on n seeds finds with this probability."""
-    return float(optimize.brentq(lambda effect: tables.power(effect, spread, n) - power, 0.0, 20 * spread))
+    # By the F of the squared t: scipy's noncentral t is nan where a tail is tiny.
+    cut = stats.t.ppf(0.975, n - 1) ** 2
+    shift = optimize.brentq(lambda s: stats.ncf.sf(cut, 1, n - 1, s * s) - power, 0.0, 100.0)
+    return float(shift * spread / math.sqrt(n))

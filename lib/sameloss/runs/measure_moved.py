@@ -16,7 +16,7 @@ from sameloss.learners.evaluate import kl_to_truth
 from sameloss.learners.rescale import inner_pairs, rescale
 from sameloss.learners.stack import Model, ModelConfig
 from sameloss.measures import downstream_features
-from sameloss.measures.downstream import linear_probe, score
+from sameloss.measures.downstream import linear_probe
 from sameloss.measures.estimate import Estimate
 from sameloss.measures.flatness import Contexts as Inputs
 from sameloss.measures.flatness import fisher_per_context
@@ -49,10 +49,9 @@ def moved_rows(bench: Bench, model: Model, first: Model | None, config: ModelCon
 
 
 def shifted_baseline_rows(bench: Bench) -> Iterator[Row]:
-    """Rows of the language itself under the shift: what is left to a probe on the words, and to the true labels.
+    """Rows of the language itself under the shift: what is left to a probe on the words, and how far the shift goes.
 
-    features "bayes-shifted": the original's posteriors. "shifted-labels": how often the shifted language would give
-    the same label, which says how far the shift goes.
+    features "shifted-labels": how often the shifted language would give a sentence the label that the original gives.
     """
     if bench.measure.shift is None:
         return
@@ -63,8 +62,6 @@ def shifted_baseline_rows(bench: Bench) -> Iterator[Row]:
 
     yield from far.probe_rows("one-hot", one_hot)
     for task, test in far.test.items():
-        posteriors = torch.from_numpy(test.posteriors).clamp_min(1e-300)
-        yield from scores(None, score(posteriors.log(), torch.from_numpy(test.labels)), task, "bayes-shifted")
         same = far.language.labels(task, test.sentences) == test.labels
         yield row("accuracy", Estimate.of(same.astype(np.float64)), task, "shifted-labels")
 
