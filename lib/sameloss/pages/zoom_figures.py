@@ -1,6 +1,7 @@
 """The pictures of the chapter on loss and score: each takes tidy rows and draws them. Bars are 95 % intervals."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -15,7 +16,7 @@ from sameloss.runs.spec import LSTMSpec, TransformerSpec
 
 TALL = (5.6, 7.6)  # two panels and a legend, one above the other: the letters stay legible on a phone
 KL = "KL to the truth (nats)"
-Look = dict[str, object]
+Look = dict[str, Any]
 
 
 def looks(models: Mapping[str, TransformerSpec | LSTMSpec]) -> dict[str, Look]:
@@ -73,7 +74,7 @@ def by_model(
     fig, axes = plt.subplots(len(panels), 1, figsize=(5.6, 0.6 + 3.0 * len(panels)), squeeze=False)
     parts = []
     for ax, (title, kinds) in zip(axes[:, 0], panels.items(), strict=True):
-        names = list(dict.fromkeys(name for values in kinds.values() for name in values))
+        names = list(dict.fromkeys(str(name) for values in kinds.values() for name in values))
         for i, ((kind, values), role) in enumerate(zip(kinds.items(), ("large", "small", "sgd"), strict=False)):
             tidy = values.rename_axis("seed").reset_index().melt("seed", var_name="condition").dropna()
             drawn = means(tidy, ["condition"], ["value"])

@@ -63,7 +63,7 @@ def statistics(
 
 def differences(values: pd.DataFrame, models: Mapping[str, ModelSpec]) -> Iterator[tuple[str, pd.Series]]:
     """The contrasts of the models of a table (seeds by models, as of `zoom_tables.heights`): words, value by seed."""
-    for words, (plus, minus) in contrasts({name: models[name] for name in values}).items():
+    for words, (plus, minus) in contrasts({name: models[name] for name in map(str, values)}).items():
         yield words, values[plus].mean(axis=1, skipna=False) - values[minus].mean(axis=1, skipna=False)
 
 
@@ -78,12 +78,14 @@ def _far(
         e = over_seeds(of)
         inside = Estimate(settings.margin - abs(e.value), e.stderr, e.n)
         words = f"margin {settings.margin:g} minus distance of {words} at equal loss, {where}"
-        note = f"first minus second {e.value:+.3f}; one curve for all {len(settings.models)}: p {p:.2g}"
+        note = _told(f"first minus second {e.value:+.3f}; one curve for all {len(settings.models)}: p {p:.2g}")
         yield Statistic("N1", words, inside, bool(of.notna().all()), note)
     rises = -zoom.slopes(frame, settings.models, "accuracy", region)
     p = zoom.indistinguishable(rises.to_numpy())
     gain, whole = over_seeds(rises.mean(axis=1, skipna=False)), bool(rises.notna().all(axis=None))
-    yield Statistic("N1", f"accuracy gained while KL falls by e, {where}", gain, whole, f"one slope for all: p {p:.2g}")
+    yield Statistic(
+        "N1", f"accuracy gained while KL falls by e, {where}", gain, whole, _told(f"one slope for all: p {p:.2g}")
+    )
 
 
 def _near(
@@ -94,7 +96,7 @@ def _near(
     frame = frame[frame["condition"].isin(names)]
     told = {name: zoom.told(frame, "accuracy", region) for name, region in of.items()}
     less = told["far"] - told["near"]
-    note = f"{over_seeds(told['far']).value:.2f} far, {over_seeds(told['near']).value:.2f} near"
+    note = _told(f"{over_seeds(told['far']).value:.2f} far, {over_seeds(told['near']).value:.2f} near")
     words = f"how often the lower loss is the better model, far minus near{said}"
     yield Statistic("N2", words, over_seeds(less), len(less) > 0 and bool(less.notna().all()), note)
     where = f"KL below {settings.near:g}{said}"
@@ -105,7 +107,7 @@ def _near(
         e = over_seeds(by_seed)
         beyond = Estimate(abs(e.value) - settings.margin, e.stderr, e.n)
         words = f"distance of {words} at equal loss minus margin {settings.margin:g}, {where}"
-        note = f"first minus second {e.value:+.3f}; one curve for all {len(names)}: p {p:.2g}"
+        note = _told(f"first minus second {e.value:+.3f}; one curve for all {len(names)}: p {p:.2g}")
         yield Statistic("N2", words, beyond, bool(by_seed.notna().all()), note)
     if not found:
         words = f"distance of models at equal loss minus margin {settings.margin:g}, {where}"
@@ -137,6 +139,11 @@ def orders(frame: pd.DataFrame, settings: ZoomSettings, score: str, sign: int) -
             by = [zoom.heights(of, models, column, region) for column in ("accuracy", score)]
             parts.append(zoom.alike(by[0], sign * by[1]))
     return pd.concat(parts, axis=1).mean(axis=1, skipna=False)
+
+
+def _told(note: str) -> str:
+    """A note without the parts that have no value."""
+    return "; ".join(part for part in note.split("; ") if "nan" not in part)
 
 
 def highest_threshold(frame: pd.DataFrame) -> str:

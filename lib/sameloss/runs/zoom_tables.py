@@ -129,7 +129,7 @@ def alike(first: pd.DataFrame, second: pd.DataFrame) -> pd.Series:
     """The share of pairs of models that two scores (seeds by models, as of `heights`) put into one order; by seed."""
     pairs = list(itertools.combinations(first.columns, 2))
     same = [np.sign(first[a] - first[b]) * np.sign(second[a] - second[b]) for a, b in pairs]
-    return (1 + pd.concat(same, axis=1).mean(axis=1, skipna=False)) / 2 if pairs else pd.Series(dtype=float)
+    return pd.Series((1 + np.mean(same, axis=0)) / 2, index=first.index) if pairs else pd.Series(dtype=float)
 
 
 def steepness(frame: pd.DataFrame, models: Sequence[str], column: str, factor: float = 3.0) -> pd.DataFrame:
