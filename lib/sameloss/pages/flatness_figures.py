@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from scipy import stats
@@ -99,7 +99,7 @@ def along(frame: pd.DataFrame, tasks: Sequence[str], colours: Mapping[str, str])
                 ax.plot(rows["trace"].iloc[:1], rows[name].iloc[:1], "o", color=colour(role), markersize=9)
         ax.axhline(0, color=INK[0], linewidth=1)
         ax.set(title=name.replace("accuracy", "task"), xlabel="trace", xscale="log")
-        _few_ticks(ax)
+        few_ticks(ax.xaxis)
         ax.invert_xaxis()
     for ax in axes.flat[len(names) :]:
         ax.remove()
@@ -110,12 +110,12 @@ def along(frame: pd.DataFrame, tasks: Sequence[str], colours: Mapping[str, str])
     return fig, drawn
 
 
-def _few_ticks(ax: Axes) -> None:
+def few_ticks(axis: Axis) -> None:
     """At most four round numbers on a logarithmic axis: matplotlib's own labels overlap in a small panel."""
-    low, high = sorted(ax.get_xlim())
+    low, high = sorted(axis.get_view_interval())
     nice = [m * 10.0**k for k in range(-6, 9) for m in (1, 1.5, 2, 3, 5, 7)]
     inside = [value for value in nice if low <= value <= high] or [float(f"{(low * high) ** 0.5:.1g}")]
-    ticks(ax.xaxis, inside[:: -(-len(inside) // 4)])
+    ticks(axis, inside[:: -(-len(inside) // 4)])
 
 
 def forest(rows: Mapping[str, Estimate], label: str) -> Figure:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from sameloss.measures.estimate import Estimate
 from sameloss.pages.figures import INK, colour, look
-from sameloss.pages.flatness_figures import TALL, means
+from sameloss.pages.flatness_figures import TALL, few_ticks, means
 from sameloss.pages.same_loss_figures import shares
 
 ROLES = ("sgd", "light", "medium", "large", "random", "small", "truth")  # seven looks that differ without colour
@@ -37,6 +37,8 @@ def contrast(
     axes[1].set(ylabel=f"probe {accuracy}")
     shares(axes[1])
     axes[1].set(xlabel="KL to the truth (nats)", xscale="log")
+    few_ticks(axes[0].yaxis)
+    few_ticks(axes[1].xaxis)
     axes[1].invert_xaxis()
     axes[0].legend(loc="lower left", bbox_to_anchor=(0, 1))
     return fig, drawn
