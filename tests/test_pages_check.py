@@ -40,6 +40,7 @@ FIGURE = (
         ('<script src="https://example.org/x.js"></script>', "fetches https://example.org/x.js"),
         ('<link rel="stylesheet" href="//example.org/x.css"/>', "fetches //example.org/x.css"),
         ('<div class="output stderr">warning</div>', "an output to stderr"),
+        ("<pre>```{math}\n:label: eq-x</pre>", "a directive that is shown as text (```{math})"),
         ('<div class="output traceback">boom</div>', "a traceback"),
         ('<a href="nowhere.html">there</a>', "dead link nowhere.html"),
         ('<a href="intro.html#nowhere">there</a>', "dead link intro.html#nowhere"),

@@ -16,6 +16,7 @@ FETCHING = {"script": "src", "img": "src", "link": "href", "iframe": "src", "sou
 WORDS_A_MINUTE = 200
 LONGEST_STRETCH = 15  # minutes that a reader is asked for between two headings
 FILENAME = re.compile(r"^\S*\.(png|svg|jpe?g)$|^[0-9a-f]{16,}")
+RAW = re.compile(r"(?:```|:::)\{[\w:-]+\}")  # what stands in no code block of these pages
 
 
 class Page(HTMLParser):
@@ -90,9 +91,11 @@ def problems(html: Path, expected: list[str]) -> list[str]:
     found += [f"page {name} is in no table of contents" for name in sorted(extra)]
     if found:
         return found
-    pages = {path: Page(path.read_text(encoding="utf-8")) for path in sorted(html.rglob("*.html")) if _is_page(path)}
+    texts = {path: path.read_text(encoding="utf-8") for path in sorted(html.rglob("*.html")) if _is_page(path)}
+    pages = {path: Page(text) for path, text in texts.items()}
     for path, page in pages.items():
         name = path.relative_to(html).as_posix()
+        found += [f"{name}: a directive that is shown as text ({raw})" for raw in RAW.findall(texts[path])]
         found += [f"{name}: {fault}" for fault in dict.fromkeys(page.faults)]
         found += [f"{name}: fetches {url}" for url in page.fetched if urlsplit(url).scheme in ("http", "https")]
         found += [f"{name}: fetches {url}" for url in page.fetched if url.startswith("//")]
