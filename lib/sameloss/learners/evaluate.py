@@ -22,6 +22,7 @@ def log_probs(model: nn.Module, contexts: Contexts, chunk: int = 4096) -> Float[
 
 def kl_to_truth(model: nn.Module, contexts: Contexts) -> Estimate:
     """E KL(true conditional || model) in nats: 0 exactly at saturation (Liu et al. 2022, A.6)."""
+    _truth(contexts)  # contexts without it are refused before the model is asked
     return Estimate.of(kl_each(log_probs(model, contexts), contexts).numpy())
 
 
