@@ -97,6 +97,7 @@ def train(run: Run, spec: RunSpec, subject: Subject, work: Work) -> None:
     """
     missing = [step for step in spec.steps if run.read(checkpoint_name(step)) is None]
     if not missing:
+        _drop_resumes(run)  # of a process that was killed between its last checkpoint and this
         return
     assert spec.train is not None
     resume = _newest(run, missing[0])
@@ -135,8 +136,7 @@ def train(run: Run, spec: RunSpec, subject: Subject, work: Work) -> None:
             )
     except _Complete:
         pass
-    for name in run.names("resume-"):
-        run.drop(name)
+    _drop_resumes(run)
 
 
 def train_along(spec: RunSpec, step: int | None, root: Path, device: str, look: Callable[[State], None]) -> None:
@@ -183,6 +183,11 @@ def _newest(run: Run, at_most: int) -> State | None:
         if int(name.removeprefix("resume-").split(".")[0]) < at_most and (state := read_state(run, name)):
             return state
     return None
+
+
+def _drop_resumes(run: Run) -> None:
+    for name in run.names("resume-"):
+        run.drop(name)
 
 
 def _keep_resume(run: Run, state: State) -> None:
