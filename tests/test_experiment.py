@@ -344,6 +344,18 @@ def test_damage_of_every_kind_of_file_is_made_good(finished, copied, tmp_path, p
     assert contents(finished / "runs").items() <= contents(runs).items()
 
 
+def test_what_a_kill_behind_the_last_write_leaves_is_cleared_away(finished, copied, tmp_path):
+    job, spec = work(copied), spec_named(copied, "small")
+    run = job.store.run(spec.identity())
+    run.write(f"part-{spec.key()}-7001-00000000.csv", b"a part")
+    experiment.compute(spec, job, copied)
+    assert contents(tmp_path / "copy") == contents(finished / "runs")
+    more = spec.model_copy(update={"measure": spec.measure.model_copy(update={"contexts": 32})})
+    run.write("resume-00000100.safetensors", run.read("checkpoint-00000100.safetensors"))
+    experiment.compute(more, job, copied)
+    assert run.names("resume-") == run.names("part-") == []
+
+
 def test_a_damaged_resume_state_is_passed_over(finished, monkeypatch, tmp_path):
     profile = use(monkeypatch, finished, tmp_path / "runs")
     spec = spec_named(profile, "small")

@@ -106,11 +106,14 @@ def compute(spec: RunSpec, work: Work, profile: Profile) -> pd.DataFrame:
     """
     name, run = f"table-{spec.key()}.csv", work.store.run(spec.identity())
     rows = _read_finished(run, name)
-    if rows is None or run.read("spec.json") is None:
+    parts = f"part-{spec.key()}"
+    if rows is None or run.read("spec.json") is None or run.names(parts):
         with work.store.locked(spec.identity()) as run:
             rows = _read_finished(run, name)
             if rows is None:
                 rows = _work_out(run, spec, work, profile)
+            for left in run.names(parts):  # after the table, so that a kill in between loses none of them
+                run.drop(left)
     frame, origin = rows
     frame = frame.assign(condition=spec.name)[[*COLUMNS]]
     frame.attrs = {"origin": origin}
@@ -159,8 +162,6 @@ def _work_out(run: Run, spec: RunSpec, work: Work, profile: Profile) -> tuple[pd
     frame = pd.concat(frames, ignore_index=True).sort_values(["step", "weights", "seed"], kind="stable")
     run.write(_origin_name(name), json.dumps(origin).encode())
     run.write(name, results.to_bytes(frame))
-    for left in run.names("part-"):
-        run.drop(left)
     work.progress.step(spec.label, "measuring", len(parts), len(parts))
     return results.parse(results.to_bytes(frame)), origin
 
