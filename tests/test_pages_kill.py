@@ -92,6 +92,15 @@ def test_builds_at_once_and_killed_builds_leave_nothing_half_done(tiny_book, bui
     assert_is_the_book(tiny_book, built_tiny_book)
 
 
+def test_what_a_killed_fresh_run_of_an_unchanged_chapter_leaves_is_cleared_away(tiny_book):
+    finish(tiny_book)
+    left = tiny_book / "build" / "notebooks" / "smoke" / ".01_tiny-killed"
+    left.mkdir()
+    (left / "in-use").touch()
+    finish(tiny_book)
+    assert not left.exists()
+
+
 @pytest.mark.soak
 def test_soak_builds_killed_at_thirty_random_moments(tiny_book, built_tiny_book):
     draw, hits = random.Random(2), 0

@@ -22,11 +22,16 @@ def folder(parent: Path, chapter: str) -> Iterator[str]:
     """
     with writing(parent, paths.MOVE_BUILD):
         parent.mkdir(parents=True, exist_ok=True)
-        for left in parent.glob(f".{chapter}-*"):
-            if (left / IN_USE).is_file():
-                _remove_unless_in_use(left)
+        sweep(parent, chapter)
         with TemporaryDirectory(dir=parent, prefix=f".{chapter}-") as made, FileLock(Path(made) / IN_USE):
             yield made
+
+
+def sweep(parent: Path, chapter: str) -> None:
+    """Remove what killed runs of a chapter have left in `parent`."""
+    for left in parent.glob(f".{chapter}-*"):
+        if (left / IN_USE).is_file():
+            _remove_unless_in_use(left)
 
 
 def _remove_unless_in_use(left: Path) -> None:

@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 
 from sameloss import paths
 from sameloss.errors import UserError
-from sameloss.pages import book, check, repository
+from sameloss.pages import aside, book, check, repository
 from sameloss.runs.profile import load_profile
 from sameloss.runs.store import writing
 
@@ -98,6 +98,7 @@ def _build(profile: str, fresh: bool, tell: Callable[[str], None], release: bool
     for number, name in enumerate(wanted, 1):
         if not fresh and book.up_to_date(name, profile):
             tell(f"[{number}/{len(wanted)}] {name}: unchanged")
+            aside.sweep(book.executed(name, profile).parent, name)  # of a killed run that was to be a fresh one
             continue
         tell(f"[{number}/{len(wanted)}] {name}: executing at profile {profile}")
         book.run_chapter(name, profile)
