@@ -10,6 +10,7 @@ from scipy import optimize, stats
 
 from sameloss.measures.estimate import Estimate
 from sameloss.runs import flatness_tables as tables
+from sameloss.runs.zoom_tables import over_seeds
 
 FAR = "shifted "  # before what was measured on the shifted language
 TRACES = ("trace", "least_trace", "sharpness")  # compared by their ratio: the columns hold its logarithm
@@ -52,8 +53,7 @@ def _logarithms(frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
 
 def mean(rows: pd.DataFrame, name: str) -> Estimate:
     """Mean over the seeds that could be compared."""
-    known = rows[name].dropna().to_numpy()
-    return Estimate.of(known) if known.size else Estimate(math.nan, math.nan, 0)
+    return over_seeds(rows[name])
 
 
 def slope(rows: pd.DataFrame, x: str, y: str) -> Estimate:
@@ -67,7 +67,7 @@ def slope(rows: pd.DataFrame, x: str, y: str) -> Estimate:
         square = float((of[x] ** 2).sum())
         if len(of) > 1 and square > 0:
             found.append(float((of[x] * of[y]).sum()) / square)
-    return Estimate.of(np.array(found)) if found else Estimate(math.nan, math.nan, 0)
+    return over_seeds(pd.Series(found, dtype=float))
 
 
 def common(rows: pd.DataFrame) -> pd.DataFrame:
