@@ -18,7 +18,9 @@ app.add_typer(cli_runs.app, name="runs")
 app.command("verify")(cli_runs.verify_published)
 
 ProfileOption = Annotated[str, typer.Option("--profile", help="smoke, laptop, gpu or paper (see `sameloss profiles`)")]
-JobsOption = Annotated[int, typer.Option("--jobs", min=0, help="runs side by side; 0: one per core (one on a GPU)")]
+JobsOption = Annotated[
+    int, typer.Option("--jobs", min=0, help="runs, or chapters, side by side; 0: one per core (one on a GPU)")
+]
 SchedulerOption = Annotated[
     str, typer.Option("--scheduler", help="address of a Dask scheduler: runs go to its workers")
 ]
@@ -35,7 +37,7 @@ def run(
     scheduler: SchedulerOption = "",
 ) -> None:
     """Run chapters: compute what their tables need, then execute their notebooks."""
-    from sameloss.pages import book
+    from sameloss.pages import book, execute
     from sameloss.runs import prepare
     from sameloss.runs.profile import load_profile
 
@@ -46,8 +48,10 @@ def run(
     loaded = load_profile(profile)
     if not given:  # changed parameters may ask for other runs: these the chapter works out by itself
         prepare.prepare(loaded, chosen, jobs, scheduler)
-    for name in chosen:
-        typer.echo(book.run_chapter(name, profile, given))
+    if len(chosen) == 1:
+        typer.echo(book.run_chapter(chosen[0], profile, given))
+    else:
+        execute.execute(chosen, profile, jobs or prepare.side_by_side(loaded))
 
 
 @app.command()
@@ -73,7 +77,7 @@ def build(
         os.environ["SAMELOSS_FRESH"] = "1"  # seen by the chapters' kernels as well
         prepare.forget(loaded)
     prepare.prepare(loaded, book.chapters(), jobs)
-    site.build(loaded.name, fresh=fresh, release=publish)
+    site.build(loaded.name, fresh=fresh, release=publish, jobs=jobs or prepare.side_by_side(loaded))
 
 
 @app.command()

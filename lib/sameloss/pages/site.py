@@ -14,7 +14,8 @@ from filelock import FileLock, Timeout
 
 from sameloss import paths
 from sameloss.errors import UserError
-from sameloss.pages import aside, book, check, repository
+from sameloss.pages import book, check, repository
+from sameloss.pages.execute import execute
 from sameloss.runs.profile import load_profile
 from sameloss.runs.store import writing
 
@@ -30,11 +31,16 @@ STATIC_EXTENSIONS = (".md", ".bib", ".css", ".svg", ".png", ".js", ".ico")
 
 
 def build(
-    profile: str = "auto", fresh: bool = False, tell: Callable[[str], None] = print, release: bool = False
+    profile: str = "auto",
+    fresh: bool = False,
+    tell: Callable[[str], None] = print,
+    release: bool = False,
+    jobs: int = 1,
 ) -> Path:
     """Execute what has changed, render, check, and publish to build/html; gives the page to open.
 
     fresh: execute every chapter again. release: refuse a book that lacks results (`require_ready`) or verdicts.
+    jobs: chapters executed side by side.
     UserError: another build is running, an unknown profile, an incomplete book. BookError: a chapter, Sphinx or a
     check failed.
     """
@@ -52,7 +58,7 @@ def build(
         html, old = paths.build() / "html", paths.build() / "html.old"
         if old.is_dir() and not html.exists():  # killed between the two renames of `publish`
             old.rename(html)
-        return _build(profile, fresh, tell, release)
+        return _build(profile, fresh, tell, release, jobs)
     finally:
         lock.release()
 
@@ -93,15 +99,8 @@ def pages() -> list[str]:
     return [Path(name).name for name in found]
 
 
-def _build(profile: str, fresh: bool, tell: Callable[[str], None], release: bool) -> Path:
-    wanted = [name for name in book.chapters() if name in pages()]
-    for number, name in enumerate(wanted, 1):
-        if not fresh and book.up_to_date(name, profile):
-            tell(f"[{number}/{len(wanted)}] {name}: unchanged")
-            aside.sweep(book.executed(name, profile).parent, name)  # of a killed run that was to be a fresh one
-            continue
-        tell(f"[{number}/{len(wanted)}] {name}: executing at profile {profile}")
-        book.run_chapter(name, profile)
+def _build(profile: str, fresh: bool, tell: Callable[[str], None], release: bool, jobs: int) -> Path:
+    execute([name for name in book.chapters() if name in pages()], profile, jobs, fresh, tell)
     with writing(paths.build() / "site", paths.MOVE_BUILD):
         stage(profile)
     tell(f"rendering {len(pages())} pages")

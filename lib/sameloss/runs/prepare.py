@@ -76,7 +76,7 @@ def _work_off(
     specs, start = schedule.unique(todo), time.monotonic()
     if not wanted:
         return True
-    jobs = 1 if ranks.count() > 1 else jobs or _jobs(profile)  # all ranks work on one run
+    jobs = 1 if ranks.count() > 1 else jobs or side_by_side(profile)  # all ranks work on one run
     whole = sum(schedule.cost(spec) for spec in specs)
     shown = progress.for_person({spec.label: schedule.cost(spec) / whole for spec in specs})
     try:
@@ -105,7 +105,8 @@ def _told_once(errors: Sequence[str]) -> str:
     )
 
 
-def _jobs(profile: Profile) -> int:
+def side_by_side(profile: Profile) -> int:
+    """How many runs, or chapters, go on at once where nobody says it: one per core and thread, one on a GPU."""
     if profile.device == "cuda" or (profile.device == "auto" and torch.cuda.is_available()):
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

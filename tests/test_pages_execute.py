@@ -1,0 +1,99 @@
+"""Chapters side by side: the first failure ends the rest, nothing outlives the process that asked for them."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from sameloss.errors import UserError
+from sameloss.pages import book
+from sameloss.pages.execute import execute
+
+CHAPTER = """---
+kernelspec:
+  display_name: Python 3
+  language: python
+  name: python3
+---
+
+# A test
+
+```{code-cell} ipython3
+:tags: [parameters]
+
+profile = "smoke"
+```
+
+```{code-cell} ipython3
+%s
+```
+"""
+ASK = "from sameloss.pages.execute import execute; execute(['07_a', '08_b'], 'smoke', 2)"
+
+
+@pytest.fixture
+def write(tiny_book):
+    def written(name, code):
+        (tiny_book / "book" / f"{name}.md").write_text(CHAPTER % code)
+
+    return written
+
+
+def until(true, seconds=60.0):
+    start = time.monotonic()
+    while not true():
+        assert time.monotonic() - start < seconds
+        time.sleep(0.05)
+
+
+def test_two_chapters_run_at_the_same_time_and_then_the_pages_that_tell_of_them(tiny_book, write):
+    wait = "import time, pathlib\n{0} = pathlib.Path('{1}')\npathlib.Path('{2}').touch()\n" + (
+        "while not {0}.exists():\n    time.sleep(0.05)"
+    )
+    write("07_a", wait.format("other", tiny_book / "b", tiny_book / "a"))
+    write("08_b", wait.format("other", tiny_book / "a", tiny_book / "b"))
+    write("zzz", f"import pathlib\nassert pathlib.Path('{book.executed('08_b', 'smoke')}').exists()")
+    said: list[str] = []
+    execute(["07_a", "08_b", "zzz"], "smoke", 2, tell=said.append)
+    assert all(book.up_to_date(name, "smoke") for name in ("07_a", "08_b", "zzz"))
+    assert said[:2] == [f"[{i}/3] {name}: executing at profile smoke" for i, name in enumerate(("07_a", "08_b"), 1)]
+    execute(["07_a", "08_b", "zzz"], "smoke", 2, fresh=False, tell=said.append)
+    assert said[-3:] == [f"[{i}/3] {name}: unchanged" for i, name in enumerate(("07_a", "08_b", "zzz"), 1)]
+
+
+def test_the_first_failure_is_told_of_and_ends_the_others_with_their_kernels(tiny_book, write):
+    write("07_a", "import time\ntime.sleep(600)")
+    write("08_b", "from sameloss.errors import UserError\nraise UserError('no such thing')")
+    with pytest.raises(UserError, match=r"^no such thing$"):
+        execute(["07_a", "08_b"], "smoke", 2, tell=lambda line: None)
+    until(lambda: not [p for p in psutil.Process().children(recursive=True) if "ipykernel" in " ".join(p.cmdline())])
+
+
+def kernels_of(process):
+    return [p for p in process.children(recursive=True) if "ipykernel" in " ".join(p.cmdline())]
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_outlives_a_process_that_is_killed_or_interrupted(tiny_book, write, how):
+    for name in ("07_a", "08_b"):
+        write(name, "import time\ntime.sleep(600)")
+    asked = subprocess.Popen([sys.executable, "-c", ASK], cwd=tiny_book, stderr=subprocess.PIPE, text=True)
+    process = psutil.Process(asked.pid)
+    until(lambda: len(kernels_of(process)) == 2)
+    begun = process.children(recursive=True)
+    asked.send_signal(how)
+    said = asked.communicate()[1]
+    assert asked.returncode != 0
+    assert "Process SpawnProcess" not in said  # no traceback of a worker
+    _, alive = psutil.wait_procs(begun, timeout=20)
+    assert not alive
+
+
+def test_a_killed_process_is_an_error_that_names_what_it_did(tiny_book, write):
+    write("07_a", "import os, psutil\npsutil.Process(os.getppid()).kill()")
+    write("08_b", "import time\ntime.sleep(600)")
+    with pytest.raises(book.BookError, match=r"one of .*07_a.* was killed; run again"):
+        execute(["07_a", "08_b"], "smoke", 2, tell=lambda line: None)
