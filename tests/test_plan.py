@@ -104,6 +104,13 @@ def test_every_model_of_the_gpu_profile_fits_one_gpu_and_the_largest_of_the_pape
     assert [name for name, line in told["paper"].items() if "does not fit into 141 GB" in line] == ["t730m-hard"]
 
 
+def test_gradients_that_are_taken_more_than_once_are_counted():
+    device, plain = plan.DEVICES["h200"], spec(steps=1000)
+    once = plan.plan(plain, device).operations
+    assert plan.plan(spec(steps=1000, sam=0.05), device).operations == pytest.approx(2 * once, rel=1e-3)
+    assert plan.plan(spec(steps=1000, trace={"price": 0.01}), device).operations == pytest.approx(4 * once, rel=1e-3)
+
+
 def test_this_machine_is_measured_and_an_unknown_device_refused():
     here = plan.device_named("cpu")
     assert 1e8 < here.float32 < 1e14

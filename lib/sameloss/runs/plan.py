@@ -127,6 +127,8 @@ def plan(spec: RunSpec, device: Device) -> Plan:
     step, train, measure, seeds = traced(config, spec.train.bf16), spec.train, spec.measure, len(spec.seeds)
     sentences = train.steps * train.batch * seeds
     one = step.operations / TRACED
+    # SAM takes the gradient twice; a priced trace takes one more, which is differentiated itself (about three in all).
+    passes = 1 + (train.sam is not None) + (3 * train.trace.draws if train.trace else 0)
     views = 1 + config.length * measure.masked
     forward = 3 * measure.contexts + views * (measure.probe_train + measure.probe_test)
     backward = config.vocab * measure.trace_contexts
@@ -134,8 +136,10 @@ def plan(spec: RunSpec, device: Device) -> Plan:
     measuring = checkpoints * one * (forward / 3 + backward)
     rate = device.bf16 if train.bf16 else device.float32
     per_step = train.batch * seeds * (one / rate + TOUCHED * step.kept / TRACED / device.bandwidth)
-    seconds = train.steps * (per_step + step.calls * device.launch) + measuring / device.float32
-    return Plan(step.parameters, sentences * config.length, sentences * one + measuring, memory(spec, config), seconds)
+    seconds = train.steps * passes * (per_step + step.calls * device.launch) + measuring / device.float32
+    return Plan(
+        step.parameters, sentences * config.length, passes * sentences * one + measuring, memory(spec, config), seconds
+    )
 
 
 def shape(spec: RunSpec) -> ModelConfig:
