@@ -11,6 +11,7 @@ from torch import nn
 from sameloss.errors import UserError
 from sameloss.learners.stack import build
 from sameloss.learners.transformer import TransformerConfig
+from sameloss.measures.estimate import Estimate
 from sameloss.measures.flatness import fisher_per_context, fisher_trace, hugging_face, why_not_fast
 from sameloss.measures.flatness_exact import exact_fisher_trace, exact_hessian_trace
 from sameloss.measures.flatness_hessian import gauss_newton_trace, hessian_trace
@@ -151,6 +152,12 @@ def test_intervals_cover_under_heavy_tails():
         plain += abs(x.mean() - np.exp(0.5)) <= half
     assert 0.92 <= covered / 400 <= 0.98
     assert plain < covered
+
+
+@pytest.mark.parametrize("x", [[1.0, 2.0, 4.0], [0.0] * 30 + [1.0]])
+def test_robust_error_is_the_plain_one_where_resamples_have_no_spread(x):
+    with np.errstate(all="raise"):
+        assert robust(np.array(x)) == Estimate.of(np.array(x))
 
 
 def test_robust_error_is_the_plain_one_for_light_tails():
