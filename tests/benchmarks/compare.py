@@ -1,8 +1,8 @@
 """`sameloss compare` from the command line, end to end: `python tests/benchmarks/compare.py`.
 
-Two BERTs of 4 layers and width 256 over 1 000 words, trained for 400 and 800 steps on sentences of a random hidden
-Markov chain. 1 000 sentences of 20 words with labels. Wall-clock time on two threads, and the relative standard error of
-both traces. Exits with 1 when a goal is missed.
+Two BERTs of 4 layers and width 256 over 1 000 words, trained for 400 and 800 steps on sentences of a
+random hidden Markov chain. 1 000 sentences of 20 words with labels. Wall-clock time on two threads, and the relative
+standard error of both traces. Exits with 1 when a goal is missed.
 """
 
 import json
