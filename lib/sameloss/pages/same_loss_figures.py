@@ -79,10 +79,10 @@ def both_losses(rows: pd.DataFrame, looks: Mapping[str, str], score: str, line: 
     """Score against the sampled loss above, against the KL below; a dotted line for a score without a network."""
     fig, axes = plt.subplots(2, 1, figsize=TALL)
     for ax, level in zip(axes, ("loss", "kl"), strict=True):
+        ax.axhline(line, color=colour("truth"), linestyle=":", label=words)  # first: the limits are to hold it
         _curves(ax, rows, looks, level)
-        ax.axhline(line, color=colour("truth"), linestyle=":", label=words)
         ax.set(xlabel=LEVELS[level], ylabel=score)
-    axes[1].legend()
+    axes[1].legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)  # below, for the line may lie anywhere
     return fig
 
 
@@ -109,8 +109,11 @@ def _log_axis(ax: Axes) -> None:
     """A logarithmic axis with few labels: matplotlib's own overlap within a decade."""
     ax.set(xscale="log")
     low, high = sorted(ax.get_xlim())
-    steps = [m * 10.0**e for e in range(-9, 3) for m in (1, 2, 5)]
-    ticks(ax.xaxis, [value for value in steps if low <= value <= high])
+    for marks in ((1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7)):  # the closer ones where an axis holds few of the others
+        inside = [v for v in (m * 10.0**e for e in range(-9, 3) for m in marks) if low <= v <= high]
+        if len(inside) > 2:
+            break
+    ticks(ax.xaxis, inside)
 
 
 def attacks(rows: pd.DataFrame, looks: Mapping[str, str], score: str) -> Figure:
@@ -153,7 +156,8 @@ def spread(rows: pd.DataFrame, label: str) -> Figure:
         if len(own) > 1:
             half = own.sem() * stats.t.ppf(0.975, len(own) - 1)
             ax.errorbar(own.mean(), i + 0.22, xerr=half, **look("large") | {"linestyle": "none"})
-        ax.annotate(name, (0, i - 0.3), xycoords=("axes fraction", "data"), fontsize=9, va="center")
-    ax.axvline(0, color=INK[0], linewidth=1)
+        ax.annotate(name, (0, i - 0.3), xycoords=("axes fraction", "data"), fontsize=10, va="center")
+    rows_at = np.arange(len(names))
+    ax.vlines(np.zeros(len(names)), rows_at - 0.1, rows_at + 0.4, color=INK[0], linewidth=1)  # not through the words
     ax.set(yticks=[], xlabel=label, ylim=(len(names) - 0.4, -0.6))
     return fig
