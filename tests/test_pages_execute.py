@@ -42,7 +42,7 @@ def write(tiny_book):
     return written
 
 
-def until(true, seconds=60.0):
+def until(true, seconds=180.0):
     start = time.monotonic()
     while not true():
         assert time.monotonic() - start < seconds

@@ -11,7 +11,9 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
 
 from sameloss.pages import aside, book
+from sameloss.runs.profile import load_profile
 from sameloss.runs.progress import duration
+from sameloss.runs.settings import CHAPTERS
 
 
 def execute(
@@ -19,11 +21,14 @@ def execute(
 ) -> None:
     """Execute `jobs` chapters at a time, first the numbered ones, then the pages that tell of them.
 
+    Chapters that compute all their numbers while they are executed begin, for they take longest.
     fresh: also those that nothing they depend on has changed. UserError, BookError: of `book.run_chapter`, or a process
     was killed; the others' chapters are ended, and what is executed already stays.
     """
-    count = len(names)
-    for wave in ([name for name in names if name[0].isdigit()], [name for name in names if not name[0].isdigit()]):
+    count, loaded = len(names), load_profile(profile)
+    numbered = [name for name in names if name[0].isdigit()]
+    numbered.sort(key=lambda name: name in CHAPTERS and bool(loaded.runs(name)))
+    for wave in (numbered, [name for name in names if not name[0].isdigit()]):
         todo = []
         for name in wave:
             if not fresh and book.up_to_date(name, profile):
@@ -31,11 +36,11 @@ def execute(
                 aside.sweep(book.executed(name, profile).parent, name)  # of a killed run that was to be a fresh one
             else:
                 todo.append(name)
-        numbered = {name: f"[{names.index(name) + 1}/{count}] {name}" for name in todo}
+        labels = {name: f"[{names.index(name) + 1}/{count}] {name}" for name in todo}
         if jobs > 1 and len(todo) > 1:
-            _in_processes(numbered, profile, jobs, tell)
+            _in_processes(labels, profile, jobs, tell)
         else:
-            for name, label in numbered.items():
+            for name, label in labels.items():
                 tell(f"{label}: executing at profile {profile}")
                 book.run_chapter(name, profile)
 
