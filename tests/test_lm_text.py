@@ -9,6 +9,7 @@ import pytest
 from sameloss.errors import UserError
 from sameloss.languages.base import Language, Sentences
 from sameloss.languages.lm_text import LMText
+from sameloss.learners import contexts
 from sameloss.measures.estimate import Estimate
 
 
@@ -156,6 +157,13 @@ def test_streaming_and_single_positions_agree_with_the_whole(language):
     np.testing.assert_allclose(
         language.masked_conditionals_at(Sentences(other, sentences.lengths), positions), at, rtol=1e-10
     )
+
+
+def test_contexts_get_their_truth_from_one_position_alone(language, monkeypatch):
+    sentences, positions = language.sample(5, 1), np.array([0, 7, 3, 1, 6])
+    whole = language.masked_conditionals(sentences)[np.arange(5), positions]
+    monkeypatch.setattr(LMText, "iter_masked_conditionals", None)  # all positions: several times the work
+    np.testing.assert_allclose(contexts.conditionals_at(language, sentences, positions), whole, rtol=1e-10)
 
 
 def test_memory_stays_bounded_whatever_the_number_of_sentences(monkeypatch):

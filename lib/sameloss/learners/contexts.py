@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sameloss.errors import UserError
 from sameloss.languages.base import PAD, Language, Sentences
+from sameloss.languages.lm_text import LMText
 from sameloss.learners.stack import ModelConfig
 from sameloss.seeds import stream
 
@@ -89,6 +90,8 @@ def _masked(language: Language, sentences: Sentences, position: Int[np.ndarray, 
 
 def conditionals_at(language: Language, sentences: Sentences, position: np.ndarray) -> Float[np.ndarray, "n V"]:
     """p(x_t = . | x_-t) at one position a sentence, streamed so that memory stays bounded."""
+    if isinstance(language, LMText):  # substitution at one position is a fraction of the work; others get all at once
+        return language.masked_conditionals_at(sentences, position)
     rows, start = [], 0
     for block in language.iter_masked_conditionals(sentences):
         rows.append(block[np.arange(len(block)), position[start : start + len(block)]])
