@@ -49,6 +49,10 @@ def until(true, seconds=180.0):
         time.sleep(0.05)
 
 
+def kernels_of(process):
+    return [p for p in process.children(recursive=True) if "ipykernel" in " ".join(p.cmdline())]
+
+
 def test_two_chapters_run_at_the_same_time_and_then_the_pages_that_tell_of_them(tiny_book, write):
     wait = "import time, pathlib\n{0} = pathlib.Path('{1}')\npathlib.Path('{2}').touch()\n" + (
         "while not {0}.exists():\n    time.sleep(0.05)"
@@ -69,11 +73,7 @@ def test_the_first_failure_is_told_of_and_ends_the_others_with_their_kernels(tin
     write("08_b", "from sameloss.errors import UserError\nraise UserError('no such thing')")
     with pytest.raises(UserError, match=r"^no such thing$"):
         execute(["07_a", "08_b"], "smoke", 2, tell=lambda line: None)
-    until(lambda: not [p for p in psutil.Process().children(recursive=True) if "ipykernel" in " ".join(p.cmdline())])
-
-
-def kernels_of(process):
-    return [p for p in process.children(recursive=True) if "ipykernel" in " ".join(p.cmdline())]
+    until(lambda: not kernels_of(psutil.Process()))
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
@@ -82,10 +82,13 @@ def test_nothing_outlives_a_process_that_is_killed_or_interrupted(tiny_book, wri
         write(name, "import time\ntime.sleep(600)")
     asked = subprocess.Popen([sys.executable, "-c", ASK], cwd=tiny_book, stderr=subprocess.PIPE, text=True)
     process = psutil.Process(asked.pid)
-    until(lambda: len(kernels_of(process)) == 2)
-    begun = process.children(recursive=True)
-    asked.send_signal(how)
-    said = asked.communicate()[1]
+    try:
+        until(lambda: len(kernels_of(process)) == 2)
+        begun = process.children(recursive=True)
+        asked.send_signal(how)
+        said = asked.communicate(timeout=60)[1]
+    finally:
+        asked.kill()  # where an assertion failed before
     assert asked.returncode != 0
     assert "Process SpawnProcess" not in said  # no traceback of a worker
     _, alive = psutil.wait_procs(begun, timeout=20)
