@@ -6,23 +6,51 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def run_pytest(folder: Path, ci: str) -> subprocess.CompletedProcess[str]:
-    shutil.copy(ROOT / "tests" / "conftest.py", folder)
-    (folder / "test_it.py").write_text(
+def run_pytest(folder: Path, ci: str, name: str = "test_it", grammar: str = "") -> subprocess.CompletedProcess[str]:
+    (folder / "tests").mkdir(exist_ok=True)
+    shutil.copy(ROOT / "tests" / "conftest.py", folder / "tests")
+    (folder / "tests" / f"{name}.py").write_text(
         "import pytest\n\n\ndef test_one():\n    pass\n\n\ndef test_two():\n    pytest.skip('no browser here')\n"
     )
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(folder), str(folder)]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=os.environ | {"CI": ci})
+    environment = os.environ | {"CI": ci, "SAMELOSS_REFERENCE_GRAMMAR": grammar}
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
 
 
 def test_a_skipped_test_fails_under_ci_and_only_there(tmp_path):
     done = run_pytest(tmp_path, "true")
     assert done.returncode == 1, done.stdout
-    assert "skipped under CI without a reason on the list: test_it.py::test_two" in done.stdout
+    assert "skipped under CI without a reason on the list: tests/test_it.py::test_two" in done.stdout
     assert run_pytest(tmp_path, "").returncode == 0
+    assert run_pytest(tmp_path, "true", grammar="none").returncode == 1
+
+
+def test_only_the_tests_of_the_reference_grammar_are_skipped_where_it_is_said_to_be_absent(tmp_path):
+    assert run_pytest(tmp_path, "true", "test_pcfg_reference", "none").returncode == 0
+    assert run_pytest(tmp_path, "true", "test_pcfg_reference", "").returncode == 1
+
+
+@pytest.mark.parametrize(("grammar", "code"), [("none", 0), ("", 1)])
+def test_under_ci_a_missing_reference_grammar_fails_unless_it_is_said_to_be_absent(grammar, code):
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        "shape",
+        "tests/test_pcfg_reference.py",
+    ]
+    environment = os.environ | {"CI": "true", "SAMELOSS_REFERENCE_GRAMMAR": grammar}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
+    assert done.returncode == code, done.stdout
 
 
 def test_a_missing_tool_is_named_in_one_line(tmp_path):
