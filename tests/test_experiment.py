@@ -471,8 +471,9 @@ def test_results_are_published_with_provenance_and_read_instead_of_computed(comm
     ]
     for file in files:
         rows = pd.read_csv(file)
-        assert set(results.FACTS) <= set(rows.columns)
-        assert rows[list(results.FACTS)].notna().all().all()
+        assert rows[["profile", "key", "recipe"]].notna().all(axis=None)
+        assert rows.loc[0, list(results.FACTS)].notna().all()
+        assert rows.loc[1:, results.ONCE].isna().all(axis=None), "in every row they are most of a file"
         assert rows["profile_revision"].iloc[0] == provenance.revision(committed / "book" / "profiles" / "tiny.yaml")
     assert experiment.complete("tiny")
     monkeypatch.setenv("SAMELOSS_RUNS", str(tmp_path / "empty"))
@@ -495,6 +496,26 @@ def test_published_rows_are_for_exactly_their_spec(committed, monkeypatch, tmp_p
     file.rename(results.path("tiny", CHAPTER, "small", more.key()))
     with pytest.raises(UserError, match="rows of another spec"):
         results.read("tiny", CHAPTER, "small", more.key())
+
+
+def test_rows_that_each_name_their_whole_origin_are_read_alike_and_two_origins_are_refused(committed):
+    tiny = load_profile("tiny")
+    prepare.publish(tiny, [CHAPTER], jobs=1)
+    key = spec_named(tiny, "small").key()
+    file = results.path("tiny", CHAPTER, "small", key)
+    expected = results.read("tiny", CHAPTER, "small", key)
+    rows = pd.read_csv(file, dtype=str, keep_default_na=False)
+    whole = rows.assign(**{fact: rows.loc[0, fact] for fact in results.ONCE})
+    file.write_bytes(results.to_bytes(whole))
+    again = results.read("tiny", CHAPTER, "small", key)
+    pd.testing.assert_frame_equal(again, expected)
+    assert again.attrs == expected.attrs
+    for row, fact in ((3, "revision"), (0, "machine"), (2, "recipe")):
+        changed = rows.copy()
+        changed.loc[row, fact] = "" if row == 0 else "{}"
+        file.write_bytes(results.to_bytes(changed))
+        with pytest.raises(UserError, match="rows of another spec or profile"):
+            results.read("tiny", CHAPTER, "small", key)
 
 
 @pytest.mark.parametrize("damage", [b"", b"run,seed\n1", b"\xff\xfe\x00\x00", b'a,b\n"1'])
@@ -574,6 +595,15 @@ def test_a_committed_row_that_was_changed_is_noticed(committed):
 def test_published_results_of_the_book_follow_their_predictions():
     for name in profiles.names():
         assert results.complaints(name) == []
+
+
+def test_every_published_estimate_has_its_standard_error():
+    files = list((Path(__file__).parents[1] / "book" / "results").glob("*/*/*.csv"))
+    estimates = [table for table in map(pd.read_csv, files) if "quantity" in table]
+    assert len(estimates) >= 10
+    for table in estimates:
+        assert (table["stderr"] >= 0).all(), table.loc[~(table["stderr"] >= 0), ["condition", "quantity"]]
+        assert (table["n"] >= 1).all()
 
 
 def test_a_table_that_a_chapter_computes_is_remembered(committed, monkeypatch):

@@ -1,7 +1,8 @@
 """Published rows: `book/results/<profile>/<chapter>/<condition>.<key>.csv`, one small file per finished run.
 
 The key is the hash of all that decides the numbers, so a file is either exactly what a spec asks for or is not read.
-Every row carries its provenance. A file a run keeps each of them small, written at once and never rewritten.
+Every row carries profile, key and recipe; what else is known of its origin stands in the first row, for all of them. A
+file a run keeps each of them small, written at once and never rewritten.
 """
 
 import io
@@ -21,6 +22,7 @@ from sameloss.runs.store import write_atomically
 
 TEXT = ("run", "condition", "weights", "quantity", "task", "features", "source")
 FACTS = ("profile", "key", "revision", "profile_revision", "date", "machine", "recipe", "versions")
+ONCE = ["revision", "profile_revision", "date", "machine", "versions"]  # more than half of a file if in every row
 
 
 def path(profile: str, chapter: str, name: str, key: str) -> Path:
@@ -43,8 +45,13 @@ def read(profile: str, chapter: str, name: str, key: str) -> pd.DataFrame | None
         raise UserError(f"{file}: cannot be read as a table ({error}); restore it from git, or delete it") from None
     if missing := [fact for fact in FACTS if fact not in frame]:
         raise UserError(f"{file}: column {missing[0]!r} is missing; restore the file from git, or delete it")
-    facts = frame[list(FACTS)].drop_duplicates()
-    if len(facts) != 1 or facts["key"].iloc[0] != key or facts["profile"].iloc[0] != profile:
+    facts = _facts(frame)
+    if (
+        len(facts) != 1
+        or facts.isna().any(axis=None)
+        or facts["key"].iloc[0] != key
+        or facts["profile"].iloc[0] != profile
+    ):
         raise UserError(f"{file}: rows of another spec or profile; restore the file from git, or delete it")
     origin = {**facts.iloc[0].to_dict(), "source": "from results"}
     try:
@@ -72,9 +79,10 @@ def publish(profile: str, chapter: str, name: str, key: str, frame: pd.DataFrame
     facts = {**origin, "profile": profile, "key": key}
     facts |= {name: json.dumps(facts[name], sort_keys=True, separators=(",", ":")) for name in ("recipe", "versions")}
     file = path(profile, chapter, name, key)
-    data = to_bytes(frame.assign(**{fact: facts[fact] for fact in FACTS}))
+    rows = frame.reset_index(drop=True).assign(**{fact: facts[fact] for fact in FACTS})
+    rows.loc[1:, ONCE] = ""
     if not file.exists():
-        write_atomically(file, data)
+        write_atomically(file, to_bytes(rows))
     for old in file.parent.glob(f"{name}.*.csv"):
         if old.name.split(".")[1] not in (*current, key):
             old.unlink()
@@ -116,7 +124,7 @@ def complaints(profile: str) -> list[str]:
     found = [f"{paths.root() / name}: differs from what was committed; restore it from git" for name in changed]
     now = _predictions((paths.root() / file).read_text())
     for table in sorted((paths.root() / "book" / "results" / profile).glob("*/*.csv")):
-        facts = parse(table.read_bytes())[["profile_revision", "date"]].drop_duplicates()
+        facts = _facts(parse(table.read_bytes()))[["profile_revision", "date"]].drop_duplicates()
         chapter = table.parent.name
         for revision, date in facts.itertuples(index=False):
             when = provenance.git("show", "-s", "--format=%cI", str(revision)) if committed(str(revision)) else ""
@@ -127,6 +135,13 @@ def complaints(profile: str) -> list[str]:
             elif _predictions(provenance.git("show", f"{revision}:{file}")).get(chapter) != now.get(chapter):
                 found.append(f"{table}: the predictions of {chapter} have changed since {revision}")
     return found
+
+
+def _facts(frame: pd.DataFrame) -> pd.DataFrame:
+    """The different facts of a file's rows: one line where all are of one origin."""
+    facts = frame[list(FACTS)].copy()
+    facts[ONCE] = facts[ONCE].where(facts[ONCE] != "").ffill()
+    return facts.drop_duplicates()
 
 
 def _predictions(text: str) -> dict[str, Any]:
