@@ -134,8 +134,13 @@ def test_a_claim_without_a_verdict_keeps_a_book_from_being_published(built_tiny_
     monkeypatch.setenv("SAMELOSS_BUILD", str(target / "build"))
     monkeypatch.setattr(check, "unready", lambda profile, pages: [])
     before = (target / "build" / "html" / "index.html").stat().st_mtime_ns
+    (target / "build" / "site" / "left").write_text("of an earlier build")
+    said: list[str] = []
     with pytest.raises(UserError, match=r"claim C1 has no verdict: no chapter tests it.*and .* more"):
-        site.build("smoke", tell=lambda line: None, release=True)
+        site.build("smoke", tell=said.append, release=True)
+    assert sum("executing" in line for line in said) == 2, "a release starts clean: nothing executed before is taken"
+    assert not any("unchanged" in line for line in said)
+    assert not (target / "build" / "site" / "left").exists()
     assert (target / "build" / "html" / "index.html").stat().st_mtime_ns == before
     tested = ledger.read("smoke")
     assert len(check.untested("smoke")) == len(CLAIMS) - len({row["claim"] for row in tested})
@@ -157,6 +162,8 @@ def test_the_workflow_builds_smoke_on_pull_requests_and_publishes_results_on_mai
         assert done.returncode == 0, done.stderr
         if "PUBLISH=1" in words:
             assert "--profile laptop  --publish" in done.stdout
+    tests = next(step for step in smoke["steps"] if "make test" in step.get("run", ""))
+    assert tests["env"] == {"SAMELOSS_REFERENCE_GRAMMAR": "none"}, "without it CI=true fails: the file is not ours"
     assert all("@v" in step["uses"] for job in (smoke, publish) for step in job["steps"] if "uses" in step)
     paths = [
         step["with"]["path"] for job in (smoke, publish) for step in job["steps"] if "path" in step.get("with", {})

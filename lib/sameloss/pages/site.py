@@ -39,7 +39,8 @@ def build(
 ) -> Path:
     """Execute what has changed, render, check, and publish to build/html; gives the page to open.
 
-    fresh: execute every chapter again. release: refuse a book that lacks results (`require_ready`) or verdicts.
+    fresh: execute every chapter again. release: the same, render from nothing, and refuse a book that lacks results
+    (`require_ready`) or verdicts.
     jobs: chapters executed side by side.
     UserError: another build is running, an unknown profile, an incomplete book. BookError: a chapter, Sphinx or a
     check failed.
@@ -100,8 +101,10 @@ def pages() -> list[str]:
 
 
 def _build(profile: str, fresh: bool, tell: Callable[[str], None], release: bool, jobs: int) -> Path:
-    execute([name for name in book.chapters() if name in pages()], profile, jobs, fresh, tell)
+    execute([name for name in book.chapters() if name in pages()], profile, jobs, fresh or release, tell)
     with writing(paths.build() / "site", paths.MOVE_BUILD):
+        if release:
+            shutil.rmtree(paths.build() / "site", ignore_errors=True)
         stage(profile)
     tell(f"rendering {len(pages())} pages")
     html = render(paths.build() / "site")
