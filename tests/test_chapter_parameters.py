@@ -1,10 +1,14 @@
 """Parameters as papermill hands them over: converted when unambiguous, refused in one clear line otherwise."""
 
+from pathlib import Path
+
+import jupytext
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sameloss.errors import UserError
+from sameloss.pages import book, prose
 from sameloss.pages import parameters as p
 from sameloss.pages.chapter import Chapter
 
@@ -110,3 +114,25 @@ def test_an_integer_that_no_float_holds_stays_what_it_is(value):
 def test_a_path_that_no_system_takes_is_refused(value):
     with pytest.raises(UserError, match=r"parameter grammar: found .*; allowed: the path of an existing file"):
         p.file("grammar", value)
+
+
+CHAPTERS = {path.stem: path for path in sorted((Path(__file__).resolve().parents[1] / "book").glob("[0-9]*.md"))}
+PARAMETERS = [(name, key) for name, path in CHAPTERS.items() for key in book.default_parameters(jupytext.read(path))]
+
+
+@pytest.mark.parametrize(("chapter", "name"), PARAMETERS)
+def test_every_chapter_refuses_nonsense_for_each_of_its_parameters(chapter, name, monkeypatch, tmp_path):
+    """Its own cells are run: the parameters with one changed, imports, and the cell that checks."""
+    monkeypatch.setenv("SAMELOSS_BUILD", str(tmp_path))
+    cells = prose.cells(CHAPTERS[chapter].read_text())
+    first = next(i for i, cell in enumerate(cells) if cell.tagged("parameters"))
+    last = next(i for i, cell in enumerate(cells) if "chapter = Chapter(" in cell.code)
+    assert last <= first + 2
+    names: dict = {}
+    exec(cells[first].code, names)
+    names[name] = "no such thing"
+    for cell in cells[first + 1 : last]:  # imports
+        exec(cell.code, names)
+    with pytest.raises(UserError, match=rf"\b{name}\b") as refused:
+        exec(cells[last].code, names)
+    assert "\n" not in str(refused.value)
