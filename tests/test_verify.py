@@ -4,11 +4,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from sameloss.learners.pretrain import State, initial, pretrain
+from sameloss.learners.stack import member
 from sameloss.pages import book
 from sameloss.runs import experiment, results, verify
+from sameloss.runs.measure import Bench, baseline_rows, checkpoint_rows
 from sameloss.runs.profile import load_profile
 from sameloss.runs.progress import Silent
+from sameloss.runs.settings import CHAPTERS
 from sameloss.runs.spec import RunSpec
+from sameloss.runs.training import Subject
 
 CELL = """
 import pandas as pd
@@ -105,3 +110,76 @@ def test_the_tolerance_is_one_percent_or_a_tenth_of_a_standard_error():
     assert verify.compared(table, with_first("what", "c")) == "differs in row 2, what: published 'a', computed 'c'"
     assert verify.compared(table, with_first("value", np.nan)).startswith("differs in row 2, value")
     assert verify.compared(table, table[:1]).startswith("differs: 2 rows")
+
+
+WHAT = ["quantity", "task", "features", "value", "stderr", "n"]
+MODEL = ("kl", "cross_entropy", "expected_cross_entropy", "trace")
+BUMP = "raise RECIPE of the wing that gives other numbers now: the published rows are of the old one"
+
+
+def published_runs() -> list[tuple[str, RunSpec]]:
+    """Published runs of profile laptop that start from nothing, each with its chapter."""
+    laptop = load_profile("laptop")
+    found = [(chapter, spec) for chapter in CHAPTERS for spec in laptop.runs(chapter) if spec.start is None]
+    return [(c, s) for c, s in found if results.path("laptop", c, s.name, s.key()).is_file()]
+
+
+def published_rows(chapter: str, spec: RunSpec, step: int, quantities: tuple[str, ...]) -> pd.DataFrame:
+    """Rows of its first seed."""
+    rows = results.read("laptop", chapter, spec.name, spec.key())
+    assert rows is not None
+    return rows[(rows["seed"] == spec.seeds[0]) & (rows["step"] == step) & rows["quantity"].isin(quantities)][WHAT]
+
+
+def bench_of(spec: RunSpec, subject: Subject) -> Bench:
+    """Without probes, which are the dearest."""
+    measure = spec.measure.model_copy(update={"probe_train": 0, "probe_test": 0, "fine_tune": None, "shift": None})
+    return Bench(*subject.drawn[0], spec.seeds[0], measure)
+
+
+class Reached(Exception):
+    """The training has come as far as it is compared."""
+
+
+def trained(spec: RunSpec, subject: Subject, step: int) -> State:
+    """The state at a checkpoint, without the steps behind it."""
+    kept = [initial(subject.model, spec.seeds)]
+
+    def keep(state: State) -> None:
+        if state.step == step:
+            kept.append(state)
+            raise Reached
+
+    if step:
+        with pytest.raises(Reached):
+            pretrain(subject.model, subject.languages, spec.train, spec.seeds, save=keep)
+    return kept[-1]
+
+
+@pytest.mark.parametrize("trace", [False, True])
+def test_published_rows_of_a_model_are_what_the_code_gives(trace):
+    """Computed again from nothing: the earliest checkpoint of all, and an untrained model whose trace is known."""
+    runs = [(c, s) for c, s in published_runs() if s.train]
+    if trace:
+        runs = [(c, s) for c, s in runs if s.measure.trace_contexts and 0 in s.steps]
+    chapter, spec = min(runs, key=lambda run: min(step for step in run[1].steps if step))
+    step = 0 if trace else min(step for step in spec.steps if step)
+    published = published_rows(chapter, spec, step, MODEL)
+    assert ("trace" in set(published["quantity"])) >= trace
+    spec = spec.model_copy(update={"seeds": spec.seeds[:1]})
+    subject = Subject(spec)
+    model = member(subject.model, trained(spec, subject, step).ema, 0)
+    rows = pd.DataFrame(checkpoint_rows(bench_of(spec, subject), model, subject.model))
+    said = verify.compared(published, rows[rows["quantity"].isin(MODEL)][WHAT])
+    assert not said.startswith("differs"), f"{chapter}, {spec.name}, step {step}: {said}; {BUMP}"
+
+
+def test_published_floors_are_what_the_code_gives():
+    floors = [(chapter, spec) for chapter, spec in published_runs() if spec.train is None]
+    assert floors
+    for chapter, spec in floors:
+        published = published_rows(chapter, spec, 0, ("floor", "redraws"))
+        subject = Subject(spec.model_copy(update={"seeds": spec.seeds[:1]}))
+        rows = pd.DataFrame(baseline_rows(bench_of(spec, subject)))
+        said = verify.compared(published, rows[WHAT])
+        assert not said.startswith("differs"), f"{chapter}, {spec.name}: {said}; {BUMP}"
