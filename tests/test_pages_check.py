@@ -23,11 +23,13 @@ def put(html, extra, page="01_tiny"):
     assert extra in path.read_text()
 
 
+STAMP = '<p class="stamp">computed, profile smoke · no seeds · revision a · recipe runs 1 · 2026-01-01 · Python 3</p>'
 FIGURE = (
-    '<figure id="fig-a"><img alt="A curve that rises" src="../_static/file.png"/>'
-    '<figcaption><span class="caption-number">Figure 9 </span>Something that grows with time'
-    '<p class="stamp">computed</p></figcaption></figure>'
+    '<figure id="fig-a"><img alt="A curve that rises" src="../_images/bars.svg"/>'
+    '<figcaption><span class="caption-number">Figure 9 </span>Something that grows with time; bars: 95 % intervals'
+    f"{STAMP}</figcaption></figure>"
 )
+VERDICTS = '<div class="table-scroll" aria-label="Verdicts of this chapter"><table></table></div>'
 
 
 @pytest.mark.parametrize(
@@ -46,11 +48,18 @@ FIGURE = (
         ('<a href="intro.html#nowhere">there</a>', "dead link intro.html#nowhere"),
         ("<p>" + "word " * 3200 + "</p>", "minutes without a heading"),
         (FIGURE.replace("Figure 9 ", ""), "no numbered caption"),
-        (FIGURE.replace("Something that grows with time", ""), "no numbered caption"),
+        (FIGURE.replace("Something that grows with time; bars: 95 % ", ""), "no numbered caption"),
+        (FIGURE.replace("; bars: 95 % intervals", ""), "caption does not say what its bars or bands are"),
         (FIGURE.replace('class="stamp"', ""), "no provenance line"),
+        (FIGURE.replace(" · revision a", ""), "provenance line lacks revision"),
+        (VERDICTS, "Verdicts of this chapter has no provenance line"),
+        (VERDICTS + STAMP.replace("2026-01-01", ""), "provenance line lacks \\b20"),
     ],
 )
 def test_a_fault_is_found(html, extra, fault):
+    (html / "_images" / "bars.svg").write_text(
+        '<svg xmlns="http://www.w3.org/2000/svg"><g id="LineCollection_1"/></svg>'
+    )
     assert check.problems(html, PAGES) == []
     put(html, extra)
     found = check.problems(html, PAGES)
@@ -65,7 +74,7 @@ def test_a_long_page_with_sections_to_stop_at_is_no_fault(html):
 
 
 def test_a_sound_figure_is_no_fault(html):
-    put(html, FIGURE)
+    put(html, FIGURE + VERDICTS + STAMP)
     assert check.problems(html, PAGES) == []
 
 

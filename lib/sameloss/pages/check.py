@@ -17,6 +17,13 @@ WORDS_A_MINUTE = 200
 LONGEST_STRETCH = 15  # minutes that a reader is asked for between two headings
 FILENAME = re.compile(r"^\S*\.(png|svg|jpe?g)$|^[0-9a-f]{16,}")
 RAW = re.compile(r"(?:```|:::)\{[\w:-]+\}")  # what stands in no code block of these pages
+STAMP = ("profile", "seeds", "revision", "recipe", r"\b20\d\d-\d\d-\d\d\b", "Python")  # parts of a provenance line
+VERDICTS = "Verdicts of this chapter"
+# What matplotlib calls error bars and bands (and few other things); what a caption says of them, or that it has none.
+BARS = re.compile(r'id="(LineCollection|FillBetweenPolyCollection)_')
+SPREAD = re.compile(
+    r"intervals?|standard (errors?|deviations?)|quartiles?|\bbands?\b|\brange\b|\bone (seed|draw)\b|\bexact\b", re.I
+)
 
 
 class Page(HTMLParser):
@@ -28,11 +35,12 @@ class Page(HTMLParser):
         self.links: list[str] = []
         self.fetched: list[str] = []
         self.images: list[str] = []
-        self.figures: list[dict[str, str | bool]] = []
+        self.figures: list[dict[str, str]] = []
+        self.verdicts: list[str] = []  # what stands below each table of verdicts
         self.faults: list[str] = []
         self.stretches = [0]  # words of running text between headings
         self._depth: list[str] = []
-        self._caption = self._paragraph = False
+        self._caption = self._paragraph = self._stamp = False
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -47,18 +55,20 @@ class Page(HTMLParser):
         if tag == "img":
             self.images.append(given.get("alt", ""))
             if self._depth:
-                self.figures[-1]["image"] = True
+                self.figures[-1]["image"] = given.get("src", "")
         if tag in ("h2", "h3"):
             self.stretches.append(0)
         if tag == "p":
             self._paragraph = True
         if tag == "figure":
             self._depth.append(given.get("id", ""))
-            self.figures.append({"id": given.get("id", ""), "caption": "", "stamp": False, "image": False})
+            self.figures.append({"id": given.get("id", ""), "caption": "", "stamp": "", "image": ""})
         if self._depth and tag == "figcaption":
             self._caption = True
-        if self._depth and "stamp" in classes:
-            self.figures[-1]["stamp"] = True
+        if given.get("aria-label") == VERDICTS:
+            self.verdicts.append("")
+        if "stamp" in classes:
+            self._stamp = True
         if "stderr" in classes:
             self.faults.append("an output to stderr")
         if "traceback" in classes:
@@ -72,13 +82,17 @@ class Page(HTMLParser):
         if tag == "figcaption":
             self._caption = False
         if tag == "p":
-            self._paragraph = False
+            self._paragraph = self._stamp = False
 
     def handle_data(self, data: str) -> None:
         if self._paragraph:
             self.stretches[-1] += len(data.split())
-        if self._caption and self.figures:
-            self.figures[-1]["caption"] = f"{self.figures[-1]['caption']} {data}"
+        if self._stamp and self._depth:
+            self.figures[-1]["stamp"] += data
+        elif self._stamp and self.verdicts:
+            self.verdicts[-1] += data
+        elif self._caption and self.figures:
+            self.figures[-1]["caption"] += f" {data}"
 
 
 def problems(html: Path, expected: list[str]) -> list[str]:
@@ -100,7 +114,8 @@ def problems(html: Path, expected: list[str]) -> list[str]:
         found += [f"{name}: fetches {url}" for url in page.fetched if urlsplit(url).scheme in ("http", "https")]
         found += [f"{name}: fetches {url}" for url in page.fetched if url.startswith("//")]
         found += [f"{name}: an image without alt text in words ({alt!r})" for alt in page.images if not _words(alt)]
-        found += [f"{name}: {fault}" for figure in page.figures for fault in _figure_faults(figure)]
+        found += [f"{name}: {fault}" for figure in page.figures for fault in _figure_faults(figure, path.parent)]
+        found += [f"{name}: {fault}" for stamp in page.verdicts for fault in _stamp_faults(VERDICTS, stamp)]
         minutes = max(page.stretches) / WORDS_A_MINUTE
         found += [f"{name}: {minutes:.0f} minutes without a heading"] * (minutes > LONGEST_STRETCH)
         found += [f"{name}: dead link {link}" for link in _dead(path, page, pages)]
@@ -136,15 +151,23 @@ def _words(alt: str) -> bool:
     return len(WORDS.findall(alt)) >= 3 and not FILENAME.match(alt)
 
 
-def _figure_faults(figure: dict[str, str | bool]) -> list[str]:
-    name = f"figure {figure['id']}"
-    caption = str(figure["caption"])
+def _figure_faults(figure: dict[str, str], folder: Path) -> list[str]:
+    name, caption = f"figure {figure['id']}", figure["caption"]
     faults = [] if figure["image"] else [f"{name} has no image"]
     if len(WORDS.findall(caption)) < 4 or not re.search(r"Figure\s+\d", caption):
         faults.append(f"{name} has no numbered caption")
-    if not figure["stamp"]:
-        faults.append(f"{name} has no provenance line")
-    return faults
+    file = folder / unquote(figure["image"])
+    if file.suffix == ".svg" and file.is_file() and BARS.search(file.read_text(encoding="utf-8")):
+        faults += [] if SPREAD.search(caption) else [f"{name}: its caption does not say what its bars or bands are"]
+    return faults + _stamp_faults(name, figure["stamp"])
+
+
+def _stamp_faults(name: str, stamp: str) -> list[str]:
+    """A provenance line that is not there, or lacks a part."""
+    missing = [part for part in STAMP if not re.search(part, stamp)]
+    if len(missing) == len(STAMP):
+        return [f"{name} has no provenance line"]
+    return [f"{name}: its provenance line lacks {part}" for part in missing]
 
 
 def _dead(path: Path, page: Page, pages: dict[Path, Page]) -> list[str]:
