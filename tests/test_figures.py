@@ -101,3 +101,17 @@ def test_a_figure_says_what_its_axes_show():
         ax.axis("off")  # a drawing has no axes
     assert figures.unlabelled(fig) == []
     plt.close(fig)
+
+
+@pytest.mark.parametrize(
+    "label", ["loss", "KL to the truth", "sampled loss\nabove the floor", "Entropy of a word (bits)"]
+)
+def test_a_loss_has_its_unit(label):
+    fig, ax = plt.subplots()
+    ax.set(xlabel="training steps", ylabel=label)
+    with pytest.raises(ValueError, match=r"name the unit, \(nats\)"):
+        figures.to_svg(fig)
+    for sound in (f"{label.split('(')[0]} (nats)", "KL relative to all", "accuracy at equal KL"):
+        ax.set(ylabel=sound)
+        assert figures.without_unit(fig) == []
+    plt.close(fig)

@@ -14,6 +14,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+LOSS = re.compile(r"((sampled|training|validation) )?(loss|KL|entropy)\b", re.I)
 # name -> (light, dark). Matplotlib draws with the light value; `to_svg` turns each into a variable.
 INK = ("#24292e", "#d5d9de")
 PAPER = ("#fefefe", "#15191e")
@@ -115,11 +116,19 @@ def _says(axis: Axis) -> bool:
     return any(re.search(r"[^\W\d_]", re.sub(r"\$.*?\$|\\\w+", "", word)) for word in words) or bool(words[0])
 
 
+def without_unit(fig: Figure) -> list[str]:
+    """Labels of axes that show a loss, a divergence or an entropy and do not say that it is in nats."""
+    labels = [axis.get_label_text() for ax in fig.axes for axis in (ax.xaxis, ax.yaxis)]
+    return [label for label in labels if LOSS.match(label) and not re.search(r"\(nats\b|relative", label)]
+
+
 def to_svg(fig: Figure) -> str:
     """The figure as SVG text whose ink, paper and series colours follow the reader's light or dark mode.
 
-    ValueError for a figure with unlabelled axes.
+    ValueError for a figure with unlabelled axes, or a loss without its unit.
     """
+    if missing := without_unit(fig):
+        raise ValueError(f"a figure with the axis {missing[0]!r}: name the unit, (nats)")
     if missing := unlabelled(fig):
         raise ValueError(
             f"a figure without a label on its {' and '.join(missing)} axis: say what it shows, and in which unit"
