@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,27 @@ def test_no_page_types_a_result(path):
 @pytest.mark.parametrize("path", sorted(ROOT.glob("book/*.md")), ids=lambda path: path.stem)
 def test_the_text_refers_to_every_figure(path):
     assert prose.unmentioned(path.read_text()) == []
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_a_chapter_follows_the_pattern_and_names_places_in_the_paper(path):
+    assert prose.pattern_faults(path.read_text()) == []
+    assert prose.unplaced(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("page", "headings"),
+    [
+        ("intro", ["The answer in four sentences", "What is in the book", "How to read", "How to run"]),
+        (
+            "summary",
+            ["Scope", "Method", "Results", "What was easy", "What was hard", "Differences from the paper"],
+        ),
+    ],
+)
+def test_front_page_and_report_have_their_parts(page, headings):
+    found = re.findall(r"^## (.+)$", (ROOT / "book" / f"{page}.md").read_text(), re.M)
+    assert [heading for heading in found if heading in headings] == headings
 
 
 def test_what_a_box_quotes_from_the_paper_names_its_place():
@@ -139,6 +161,42 @@ def test_a_figure_that_is_never_mentioned_is_found():
     assert prose.unmentioned(TINY.replace("{numref}`fig-curves`", "the figure")) == [
         "figure fig-curves is never referred to"
     ]
+
+
+def test_the_pattern_of_a_chapter_can_be_missed():
+    sound = (ROOT / "book" / "04_flatness.md").read_text()
+    assert prose.pattern_faults(sound) == prose.unplaced(sound) == []
+    for part in prose.PATTERN:
+        assert prose.pattern_faults(sound.replace(part, ""))[0] == f"no {part!r}"
+    swapped = sound.replace("## Summary", "##").replace("# 4 Flatness", "## Summary\n# 4 Flatness")
+    assert "not in the order" in prose.pattern_faults(swapped)[0]
+    assert prose.pattern_faults(sound.replace("chapter.verdict_table()", "")) == ["verdicts that no table shows"]
+    shown = sound.replace(":tags: [hide-cell]", ":tags: [hide-input]", 1)
+    assert prose.pattern_faults(shown) == ["Exercise 4.1 has neither a solution nor a command to run"]
+    bare = sound.replace(":tags: [hide-cell]", ":tags: [hide-input]")
+    assert prose.pattern_faults(bare)[-1] == "no exercise has a solution"
+    assert prose.unplaced("Liu et al. say that\nit holds.\n\nElsewhere, §3.") == [
+        "no place in the paper: Liu et al. say that\nit holds."
+    ]
+
+
+def test_the_citation_is_of_this_version_and_names_the_paper():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {"cff-version", "message", "title"} <= set(citation)
+    assert "preferred-citation" not in citation, "it would be cited in place of the book"
+    assert citation["version"] == project["version"]
+    assert citation["license"] == project["license"] == "MIT"
+    assert [author["name"] for author in citation["authors"]] == [author["name"] for author in project["authors"]]
+    assert f"## {citation['version']}" in (ROOT / "CHANGELOG.md").read_text()
+    (paper,) = citation["references"]
+    entry = (ROOT / "book" / "references.bib").read_text().partition("{liu2023same,")[2].partition("\n}")[0]
+    assert f"title = {{{paper['title']}}}" in entry
+    authors = " and ".join(f"{one['family-names']}, {one['given-names']}" for one in paper["authors"])
+    assert f"author = {{{authors}}}" in entry
+    assert f"pages = {{{paper['start']}--{paper['end']}}}" in entry
+    assert f"year = {{{paper['year']}}}" in entry
+    assert paper["identifiers"][0]["value"] in entry
 
 
 def test_places_versions_formulas_and_cited_numbers_are_no_typed_results():

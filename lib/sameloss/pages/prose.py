@@ -15,6 +15,17 @@ PLACES = re.compile(
 INLINE = re.compile(r"`[^`]*`|\$\$.*?\$\$|\$[^$]*\$", re.S)
 RESULT = re.compile(r"(?<![\w.])\d+\.\d+|\b\d+\s*±|\b\d+\s*%")
 CONVENTIONS = re.compile(r"\b9[05]\s*%(?=\s*(confidence\s|Student\s)?(intervals?|bands?|half-widths?))")
+# What every chapter has, in this order; a box by its class.
+PATTERN = (
+    "**The question.**",
+    ":class: objectives",
+    "## Parameters",
+    ":class: prediction",
+    "would change our mind",
+    "## Exercises",
+    ":class: exercise",
+    "## Summary",
+)
 # Boxes whose numbers come from somewhere else than a run: what was expected beforehand, what the paper says.
 GIVEN = re.compile(r"^(`{3,}|:{3,})\{admonition\}[^\n]*\n:class: (prediction|paper)\b.*?^\1\s*$", re.M | re.S)
 
@@ -111,6 +122,34 @@ def typed_numbers(text: str) -> list[str]:
     return found
 
 
+def pattern_faults(text: str) -> list[str]:
+    """What a chapter owes its reader: the parts of PATTERN in order, its verdicts shown, exercises with solutions.
+
+    A solution is a folded cell, executed like any other; an exercise without one asks to run a command that it names.
+    """
+    places = [text.find(part) for part in PATTERN]
+    found = [f"no {part!r}" for part, place in zip(PATTERN, places, strict=True) if place < 0]
+    if not found and places != sorted(places):
+        found.append(f"the parts are not in the order {', '.join(PATTERN)}")
+    if "chapter.verdict(" in text and "chapter.verdict_table()" not in text:
+        found.append("verdicts that no table shows")
+    exercises = re.split(r"^`{3,}\{admonition\} (?=Exercise)", text.split("\n## Summary")[0], flags=re.M)[1:]
+    solved = [any(cell.tagged("hide-cell") for cell in cells(part)) for part in exercises]
+    found += [
+        f"{part.splitlines()[0]} has neither a solution nor a command to run"
+        for part, is_solved in zip(exercises, solved, strict=True)
+        if not is_solved and "sameloss run" not in part
+    ]
+    return found + (["no exercise has a solution"] if not any(solved) else [])
+
+
+def unplaced(text: str) -> list[str]:
+    """Paragraphs that say something of the paper without the place where it says so (a box has it in its title)."""
+    body = GIVEN.sub("\n\n", CODE_CELL.sub("\n\n", text))
+    told = [part for part in re.split(r"\n\s*\n", body) if "`liu2023same`" in part or "Liu et al." in part]
+    return [f"no place in the paper: {part.strip()[:70]}" for part in told if not PLACES.search(INLINE.sub(" ", part))]
+
+
 def unmentioned(text: str) -> list[str]:
     """Figures of a page that its text never refers to by {numref}."""
     shown = re.findall(r"^`{3,}\{result\} (\S+)", text, re.M)
@@ -118,7 +157,7 @@ def unmentioned(text: str) -> list[str]:
 
 
 def faults(text: str) -> list[str]:
-    """All of the above for one chapter."""
+    """What is asked of a chapter's cells and numbers."""
     return header_faults(text) + parameter_faults(text) + size_faults(text) + typed_numbers(text)
 
 
