@@ -1,8 +1,9 @@
 """Published rows: `book/results/<profile>/<chapter>/<condition>.<key>.csv`, one small file per finished run.
 
 The key is the hash of all that decides the numbers, so a file is either exactly what a spec asks for or is not read.
-Every row carries profile, key and recipe; what else is known of its origin stands in the first row, for all of them. A
-file a run keeps each of them small, written at once and never rewritten.
+Every row carries its provenance, the commit of the profile with its predictions included; machine and versions, which
+are long, stand in the first row, for all of them. A file a run keeps each of them small, written at once and never
+rewritten.
 """
 
 import io
@@ -22,7 +23,7 @@ from sameloss.runs.store import write_atomically
 
 TEXT = ("run", "condition", "weights", "quantity", "task", "features", "source")
 FACTS = ("profile", "key", "revision", "profile_revision", "date", "machine", "recipe", "versions")
-ONCE = ["revision", "profile_revision", "date", "machine", "versions"]  # more than half of a file if in every row
+ONCE = ["machine", "versions"]  # half of a file if in every row
 
 
 def path(profile: str, chapter: str, name: str, key: str) -> Path:
