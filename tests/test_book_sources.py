@@ -59,6 +59,7 @@ def test_the_text_refers_to_every_figure(path):
 def test_a_chapter_follows_the_pattern_and_names_places_in_the_paper(path):
     assert prose.pattern_faults(path.read_text()) == []
     assert prose.unplaced(path.read_text()) == []
+    assert "{term}`" in path.read_text(), "the glossary is linked from where a word is first needed"
 
 
 @pytest.mark.parametrize(
