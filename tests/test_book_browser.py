@@ -7,7 +7,8 @@ from pathlib import Path
 import axe_playwright_python
 import pytest
 
-from sameloss.pages import check, site
+from sameloss.pages import book, check, site
+from sameloss.pages.claims import CLAIMS
 
 pytestmark = pytest.mark.browser
 AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
@@ -81,11 +82,29 @@ def test_the_table_of_contents_opens_on_a_phone_and_the_theme_can_be_switched(sm
     page.context.close()
 
 
-def test_each_chapter_offers_its_notebook(smoke_book):
-    for name in [name for name in PAGES if name[0].isdigit()]:
+def test_each_page_with_code_offers_its_notebook_with_the_profiles_outputs(smoke_book):
+    assert set(book.chapters()) < set(PAGES)
+    for name in book.chapters():
         assert f'href="../_sources/book/{name}.ipynb"' in (smoke_book / "book" / f"{name}.html").read_text()
         notebook = json.loads((smoke_book / "_sources" / "book" / f"{name}.ipynb").read_text())
         assert any(cell.get("outputs") for cell in notebook["cells"])
+        assert notebook["metadata"]["sameloss"]["profile"] == "smoke"
+
+
+def test_a_page_to_read_says_how_long_it_takes(smoke_book):
+    for name in [name for name in PAGES if name[0].isdigit() or name in ("related", "summary")]:
+        page = (smoke_book / "book" / f"{name}.html").read_text()
+        assert re.search(r'<p class="reading-time">\d+ minutes to read</p>', page), name
+
+
+def test_every_claim_leads_to_its_place_its_code_and_its_command(smoke_book):
+    text = (smoke_book / "book" / "ledger.html").read_text()
+    rows = dict(re.findall(r'<tr id="([cn]\d+)">(.*?)</tr>', text, re.S))
+    assert list(rows) == [key.lower() for key in CLAIMS]
+    for claim, row in rows.items():
+        where = row.rpartition("<td")[2]
+        for link in ("(figure|chapter)</a>", "code</a>", r"sameloss run \d\d --profile smoke"):
+            assert re.search(link, where), f"{claim}: {link}"
 
 
 @pytest.mark.parametrize("name", ["02_same_loss", "ledger"])
