@@ -82,6 +82,24 @@ def test_the_table_of_contents_opens_on_a_phone_and_the_theme_can_be_switched(sm
     page.context.close()
 
 
+def test_a_page_can_be_read_without_a_mouse(smoke_book, browser):
+    page, _, said = visit(browser, (smoke_book / "book" / "04_flatness.html").as_uri(), 1280, "light")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent").strip() == "Skip to main content"
+    page.keyboard.press("Enter")
+    assert page.evaluate("location.hash") == "#main-content"
+    solution = page.locator("details:has(summary:has-text('solution'))").first
+    assert not solution.evaluate("it => it.open")
+    solution.locator("summary").focus()
+    page.keyboard.press("Enter")
+    assert solution.evaluate("it => it.open")
+    table = page.locator(".table-scroll").first  # scrolled by keys where it is too wide
+    table.focus()
+    assert table.evaluate("it => it === document.activeElement")
+    assert said == []
+    page.context.close()
+
+
 def test_each_page_with_code_offers_its_notebook_with_the_profiles_outputs(smoke_book):
     assert set(book.chapters()) < set(PAGES)
     for name in book.chapters():
