@@ -118,16 +118,18 @@ def few_ticks(axis: Axis) -> None:
     ticks(axis, inside[:: -(-len(inside) // 4)])
 
 
-def forest(rows: Mapping[str, Estimate], label: str) -> Figure:
-    """Differences with their intervals, one line each."""
-    fig, ax = plt.subplots(figsize=(6.2, 1.2 + 0.45 * len(rows)))
-    for i, found in enumerate(rows.values()):
-        low, high = found.interval()
-        bar = [[found.value - low], [high - found.value]]
-        ax.errorbar([found.value], [i], xerr=bar if np.isfinite(low) else None, fmt="o", color=colour("sgd"))
-    ax.axvline(0, color=INK[0], linewidth=1)
-    ax.set(yticks=range(len(rows)), yticklabels=list(rows), xlabel=label)
-    ax.invert_yaxis()
+def forest(panels: Mapping[str, Mapping[str, Estimate]]) -> Figure:
+    """Differences with their intervals, one line each; a panel for each unit, by the label of its axis."""
+    lengths = [max(1, len(rows)) for rows in panels.values()]
+    size = (6.2, 0.75 * len(panels) + 0.45 * (sum(lengths) + 1))
+    fig, axes = plt.subplots(len(panels), 1, figsize=size, squeeze=False, height_ratios=lengths)
+    for ax, (label, rows) in zip(axes[:, 0], panels.items(), strict=True):
+        for i, found in enumerate(rows.values()):
+            low, high = found.interval()
+            bar = [[found.value - low], [high - found.value]]
+            ax.errorbar([found.value], [i], xerr=bar if np.isfinite(low) else None, fmt="o", color=colour("sgd"))
+        ax.axvline(0, color=INK[0], linewidth=1)
+        ax.set(yticks=range(len(rows)), yticklabels=list(rows), xlabel=label, ylim=(max(1, len(rows)) - 0.5, -0.5))
     return fig
 
 
