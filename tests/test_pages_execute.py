@@ -31,7 +31,9 @@ profile = "smoke"
 %s
 ```
 """
-ASK = "from sameloss.pages.execute import execute; execute(['07_a', '08_b'], 'smoke', 2)"
+# A shell's background job ignores Ctrl-C, and so does what it starts: here as if from the front.
+ASK = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+ASK += "from sameloss.pages.execute import execute; execute(['07_a', '08_b'], 'smoke', 2)"
 
 
 @pytest.fixture
