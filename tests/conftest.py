@@ -60,6 +60,40 @@ def run_sameloss() -> Callable[..., subprocess.CompletedProcess[str]]:
     return run
 
 
+CHAPTER = """---
+jupytext:
+  text_representation:
+    extension: .md
+    format_name: myst
+kernelspec:
+  display_name: Python 3
+  language: python
+  name: python3
+---
+
+# A chapter
+
+```{code-cell} ipython3
+:tags: [parameters]
+
+profile = "smoke"
+size = 3
+```
+
+"""
+
+
+@pytest.fixture
+def write() -> Callable[..., None]:
+    """Write a chapter with these code cells after its parameters: write(folder, "print(size)", name="07_test")."""
+
+    def written(folder: Path, *cells: str, name: str = "07_test") -> None:
+        body = "".join("```{code-cell} ipython3\n" + cell + "\n```\n\n" for cell in cells)
+        (folder / "book" / f"{name}.md").write_text(CHAPTER + body)
+
+    return written
+
+
 def lay_out_tiny_book(target: Path) -> Path:
     shutil.copytree(ROOT / "tests" / "data" / "tiny", target)
     shutil.copytree(ROOT / "book" / "profiles", target / "book" / "profiles")

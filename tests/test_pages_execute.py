@@ -12,36 +12,9 @@ from sameloss.errors import UserError
 from sameloss.pages import book
 from sameloss.pages.execute import execute
 
-CHAPTER = """---
-kernelspec:
-  display_name: Python 3
-  language: python
-  name: python3
----
-
-# A test
-
-```{code-cell} ipython3
-:tags: [parameters]
-
-profile = "smoke"
-```
-
-```{code-cell} ipython3
-%s
-```
-"""
 # A shell's background job ignores Ctrl-C, and so does what it starts: here as if from the front.
 ASK = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
 ASK += "from sameloss.pages.execute import execute; execute(['07_a', '08_b'], 'smoke', 2)"
-
-
-@pytest.fixture
-def write(tiny_book):
-    def written(name, code):
-        (tiny_book / "book" / f"{name}.md").write_text(CHAPTER % code)
-
-    return written
 
 
 def until(true, seconds=180.0):
@@ -59,9 +32,9 @@ def test_two_chapters_run_at_the_same_time_and_then_the_pages_that_tell_of_them(
     wait = "import time, pathlib\n{0} = pathlib.Path('{1}')\npathlib.Path('{2}').touch()\n" + (
         "while not {0}.exists():\n    time.sleep(0.05)"
     )
-    write("07_a", wait.format("other", tiny_book / "b", tiny_book / "a"))
-    write("08_b", wait.format("other", tiny_book / "a", tiny_book / "b"))
-    write("zzz", f"import pathlib\nassert pathlib.Path('{book.executed('08_b', 'smoke')}').exists()")
+    write(tiny_book, wait.format("other", tiny_book / "b", tiny_book / "a"), name="07_a")
+    write(tiny_book, wait.format("other", tiny_book / "a", tiny_book / "b"), name="08_b")
+    write(tiny_book, f"import pathlib\nassert pathlib.Path('{book.executed('08_b', 'smoke')}').exists()", name="zzz")
     said: list[str] = []
     execute(["07_a", "08_b", "zzz"], "smoke", 2, tell=said.append)
     assert all(book.up_to_date(name, "smoke") for name in ("07_a", "08_b", "zzz"))
@@ -71,8 +44,8 @@ def test_two_chapters_run_at_the_same_time_and_then_the_pages_that_tell_of_them(
 
 
 def test_the_first_failure_is_told_of_and_ends_the_others_with_their_kernels(tiny_book, write):
-    write("07_a", "import time\ntime.sleep(600)")
-    write("08_b", "from sameloss.errors import UserError\nraise UserError('no such thing')")
+    write(tiny_book, "import time\ntime.sleep(600)", name="07_a")
+    write(tiny_book, "from sameloss.errors import UserError\nraise UserError('no such thing')", name="08_b")
     with pytest.raises(UserError, match=r"^no such thing$"):
         execute(["07_a", "08_b"], "smoke", 2, tell=lambda line: None)
     until(lambda: not kernels_of(psutil.Process()))
@@ -81,7 +54,7 @@ def test_the_first_failure_is_told_of_and_ends_the_others_with_their_kernels(tin
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_nothing_outlives_a_process_that_is_killed_or_interrupted(tiny_book, write, how):
     for name in ("07_a", "08_b"):
-        write(name, "import time\ntime.sleep(600)")
+        write(tiny_book, "import time\ntime.sleep(600)", name=name)
     asked = subprocess.Popen([sys.executable, "-c", ASK], cwd=tiny_book, stderr=subprocess.PIPE, text=True)
     process = psutil.Process(asked.pid)
     try:
@@ -98,7 +71,7 @@ def test_nothing_outlives_a_process_that_is_killed_or_interrupted(tiny_book, wri
 
 
 def test_a_killed_process_is_an_error_that_names_what_it_did(tiny_book, write):
-    write("07_a", "import os, psutil\npsutil.Process(os.getppid()).kill()")
-    write("08_b", "import time\ntime.sleep(600)")
+    write(tiny_book, "import os, psutil\npsutil.Process(os.getppid()).kill()", name="07_a")
+    write(tiny_book, "import time\ntime.sleep(600)", name="08_b")
     with pytest.raises(book.BookError, match=r"one of .*07_a.* was killed; run again"):
         execute(["07_a", "08_b"], "smoke", 2, tell=lambda line: None)

@@ -10,34 +10,6 @@ import pytest
 from sameloss.errors import UserError
 from sameloss.pages import aside, book, ledger, site
 
-HEADER = """---
-jupytext:
-  text_representation:
-    extension: .md
-    format_name: myst
-kernelspec:
-  display_name: Python 3
-  language: python
-  name: python3
----
-
-# A chapter
-
-```{code-cell} ipython3
-:tags: [parameters]
-
-profile = "smoke"
-size = 3
-```
-
-"""
-
-
-def write(folder, *cells, name="07_test"):
-    """A chapter with these code cells after its parameters."""
-    body = "".join("```{code-cell} ipython3\n" + cell + "\n```\n\n" for cell in cells)
-    (folder / "book" / f"{name}.md").write_text(HEADER + body)
-
 
 def left(folder):
     return sorted(path.name for path in (folder / "build").rglob("*") if path.is_file()) if folder.exists() else []
@@ -51,7 +23,7 @@ def test_a_chapter_is_found_by_name_number_or_path(tiny_book):
             book.find(name)
 
 
-def test_parameters_arrive_and_the_notebook_holds_no_path_of_this_machine(tiny_book, tmp_path):
+def test_parameters_arrive_and_the_notebook_holds_no_path_of_this_machine(tiny_book, tmp_path, write):
     write(tiny_book, "print('size', int(size) + 1)")
     path = book.run_chapter("07_test", "smoke", {"size": "41"}, output=tmp_path / "out.ipynb")
     notebook = nbformat.read(path, as_version=4)
@@ -61,7 +33,7 @@ def test_parameters_arrive_and_the_notebook_holds_no_path_of_this_machine(tiny_b
     assert left(tiny_book) == []
 
 
-def test_changed_parameters_go_to_a_notebook_of_their_own_that_leaves_the_books(tiny_book):
+def test_changed_parameters_go_to_a_notebook_of_their_own_that_leaves_the_books(tiny_book, write):
     write(tiny_book, "print('size', size)")
     own = book.run_chapter("07_test", "smoke")
     before = own.read_bytes()
@@ -72,14 +44,14 @@ def test_changed_parameters_go_to_a_notebook_of_their_own_that_leaves_the_books(
     assert own.read_bytes() == before
 
 
-def test_a_misspelt_parameter_is_refused_before_anything_runs(tiny_book):
+def test_a_misspelt_parameter_is_refused_before_anything_runs(tiny_book, write):
     write(tiny_book, "print(size)")
     with pytest.raises(UserError, match=r"unknown parameter 'siez' \(did you mean size\?\); allowed: profile, size"):
         book.run_chapter("07_test", "smoke", {"siez": 3})
     assert left(tiny_book) == []
 
 
-def test_a_user_error_in_a_cell_comes_out_as_its_one_line(tiny_book):
+def test_a_user_error_in_a_cell_comes_out_as_its_one_line(tiny_book, write):
     write(tiny_book, "from sameloss.errors import UserError", "raise UserError(f'parameter size: found {size!r}')")
     with pytest.raises(UserError) as refused:
         book.run_chapter("07_test", "smoke", {"size": "-3"})
@@ -87,7 +59,7 @@ def test_a_user_error_in_a_cell_comes_out_as_its_one_line(tiny_book):
     assert left(tiny_book) == []
 
 
-def test_any_other_error_names_chapter_and_cell_each_time(tiny_book):
+def test_any_other_error_names_chapter_and_cell_each_time(tiny_book, write):
     write(tiny_book, "one = 1", "# divide\none / 0")
     for _ in range(2):
         with pytest.raises(book.BookError, match=r"book/07_test.md, code cell 3 \(# divide\): ZeroDivisionError"):
@@ -95,7 +67,7 @@ def test_any_other_error_names_chapter_and_cell_each_time(tiny_book):
         assert left(tiny_book) == []
 
 
-def test_a_dead_kernel_is_noticed_within_a_minute_and_named(tiny_book):
+def test_a_dead_kernel_is_noticed_within_a_minute_and_named(tiny_book, write):
     write(tiny_book, "one = 1", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
     start = time.monotonic()
     with pytest.raises(book.BookError, match=r"07_test.md, code cell 3 \(import os, signal\): the kernel died"):
@@ -104,7 +76,7 @@ def test_a_dead_kernel_is_noticed_within_a_minute_and_named(tiny_book):
     assert left(tiny_book) == []
 
 
-def test_what_a_kernel_dies_with_is_told_and_nothing_else_of_it_reaches_the_terminal(tiny_book, capfd):
+def test_what_a_kernel_dies_with_is_told_and_nothing_else_of_it_reaches_the_terminal(tiny_book, capfd, write):
     say = "os.write(getattr(sys.stderr, '_original_stdstream_copy', 2), b'Assertion failed: (socket.cpp:1)\\n')"
     write(tiny_book, f"import os, sys\n{say}")
     book.run_chapter("07_test", "smoke", quiet=True)
@@ -114,7 +86,7 @@ def test_what_a_kernel_dies_with_is_told_and_nothing_else_of_it_reaches_the_term
         book.run_chapter("07_test", "smoke")
 
 
-def test_a_cell_without_end_is_stopped(tiny_book, monkeypatch):
+def test_a_cell_without_end_is_stopped(tiny_book, monkeypatch, write):
     monkeypatch.setattr(book, "CELL_SECONDS", 2)
     write(tiny_book, "import time\ntime.sleep(600)")
     with pytest.raises(book.BookError, match=r"code cell 2 \(import time\): no end after 2 s"):
@@ -129,7 +101,7 @@ def test_a_cell_without_end_is_stopped(tiny_book, monkeypatch):
         ("profile = 'smoke'\nimport os", "name = literal"),
     ],
 )
-def test_a_parameters_cell_holds_literals_only(tiny_book, cell, message):
+def test_a_parameters_cell_holds_literals_only(tiny_book, cell, message, write):
     write(tiny_book, "pass")
     path = tiny_book / "book" / "07_test.md"
     path.write_text(path.read_text().replace('profile = "smoke"\nsize = 3', cell))
@@ -137,13 +109,13 @@ def test_a_parameters_cell_holds_literals_only(tiny_book, cell, message):
         book.run_chapter("07_test", "smoke")
 
 
-def test_two_parameters_cells_are_refused(tiny_book):
+def test_two_parameters_cells_are_refused(tiny_book, write):
     write(tiny_book, ":tags: [parameters]\n\nsize = 4")
     with pytest.raises(book.BookError, match="exactly one cell tagged parameters, found 2"):
         book.run_chapter("07_test", "smoke")
 
 
-def test_what_has_not_changed_is_up_to_date_and_what_has_is_not(tiny_book):
+def test_what_has_not_changed_is_up_to_date_and_what_has_is_not(tiny_book, write):
     write(tiny_book, "print(size)")
     assert not book.up_to_date("07_test", "smoke")
     path = book.run_chapter("07_test", "smoke")
@@ -161,7 +133,7 @@ def test_what_has_not_changed_is_up_to_date_and_what_has_is_not(tiny_book):
         assert not book.up_to_date("07_test", "smoke")
 
 
-def test_a_run_with_changed_parameters_leaves_the_books_ledger_alone(tiny_book):
+def test_a_run_with_changed_parameters_leaves_the_books_ledger_alone(tiny_book, write):
     cell = (
         "from sameloss.pages.chapter import Chapter\nchapter = Chapter('07_test', profile)\n"
         "chapter.verdict('C2', f'size {size}', None, 'not run')"
@@ -204,7 +176,7 @@ def test_the_plain_pipeline_of_jupytext_and_papermill_works(tiny_book):
     nbformat.validate(nbformat.read(tiny_book / "out.ipynb", as_version=4))
 
 
-def test_a_build_folder_that_is_a_file_is_one_line_that_names_it(tiny_book, monkeypatch):
+def test_a_build_folder_that_is_a_file_is_one_line_that_names_it(tiny_book, monkeypatch, write):
     write(tiny_book, "print(size)")
     (tiny_book / "afile").write_text("")
     monkeypatch.setenv("SAMELOSS_BUILD", str(tiny_book / "afile"))

@@ -175,7 +175,9 @@ def test_published_rows_of_a_model_are_what_the_code_gives(trace):
 
 
 def test_published_floors_are_what_the_code_gives():
-    floors = [(chapter, spec) for chapter, spec in published_runs() if spec.train is None]
+    """All but LM text's, which take two minutes: `make verify` computes them again."""
+    runs = [(chapter, spec) for chapter, spec in published_runs() if spec.train is None]
+    floors = [(chapter, spec) for chapter, spec in runs if spec.language.kind != "lm_text"]
     assert floors
     for chapter, spec in floors:
         published = published_rows(chapter, spec, 0, ("floor", "redraws"))

@@ -1,5 +1,7 @@
 """Standard errors that stay honest under heavy tails."""
 
+import math
+
 import numpy as np
 from jaxtyping import Float
 from scipy import stats
@@ -29,8 +31,8 @@ def robust(samples: Float[np.ndarray, " n"], seed: int = 0, resamples: int = 100
         spread = again.std(axis=1, ddof=1) / np.sqrt(n)
         distance = np.abs(again.mean(axis=1) - plain.value)
         ratios.append(np.divide(distance, spread, out=np.full(len(spread), np.inf), where=spread > 0))
-    distances = np.concatenate(ratios)
-    if np.isinf(distances).mean() > 0.049:  # three samples, or many ties: resamples without a spread to judge by
-        return plain
+    distances = np.sort(np.concatenate(ratios))
+    if np.isinf(distances[math.ceil(0.95 * (resamples - 1))]):
+        return plain  # of three samples, or with many ties, too many resamples have no spread to be studentised by
     inflation = float(np.quantile(distances, 0.95)) / float(stats.t.ppf(0.975, n - 1))
     return Estimate(plain.value, plain.stderr * max(1.0, inflation), n)

@@ -96,6 +96,18 @@ def ticks(axis: Axis, values: Sequence[float]) -> None:
     axis.set_minor_locator(NullLocator())
 
 
+def log_ticks(axis: Axis, most: int = 6) -> None:
+    """Label a logarithmic axis at round numbers, `most` at the most: the coarsest that leave three of them, or all."""
+    low, high = sorted(axis.get_view_interval())
+    inside: list[float] = []
+    for marks in ((1,), (1, 2, 5), (1, 1.5, 2, 3, 5, 7)):
+        inside = [value for value in (m * 10.0**e for e in range(-9, 10) for m in marks) if low <= value <= high]
+        if len(inside) > 2:
+            break
+    inside = inside or [float(f"{(low * high) ** 0.5:.1g}")]
+    ticks(axis, inside[:: -(-len(inside) // most)])
+
+
 def _index(role: str) -> int:
     if role not in ROLES:
         raise KeyError(f"no figure role {role!r}; known: {', '.join(ROLES)}")

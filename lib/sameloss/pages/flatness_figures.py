@@ -5,13 +5,12 @@ from collections.abc import Mapping, Sequence
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from scipy import stats
 
 from sameloss.measures.estimate import Estimate
-from sameloss.pages.figures import INK, colour, look, ticks
+from sameloss.pages.figures import INK, colour, log_ticks, look, ticks
 from sameloss.pages.same_loss_figures import roles, shares
 
 TALL = (5.6, 6.2)  # two panels, one above the other: the letters stay legible on a phone
@@ -99,7 +98,7 @@ def along(frame: pd.DataFrame, tasks: Sequence[str], colours: Mapping[str, str])
                 ax.plot(rows["trace"].iloc[:1], rows[name].iloc[:1], "o", color=colour(role), markersize=9)
         ax.axhline(0, color=INK[0], linewidth=1)
         ax.set(title=name.replace("accuracy", "task"), xlabel="trace", xscale="log")
-        few_ticks(ax.xaxis)
+        log_ticks(ax.xaxis, most=4)
         ax.invert_xaxis()
     for ax in axes.flat[len(names) :]:
         ax.remove()
@@ -108,14 +107,6 @@ def along(frame: pd.DataFrame, tasks: Sequence[str], colours: Mapping[str, str])
     handles = [Line2D([], [], **look(role), label=condition) for condition, role in colours.items()]
     fig.legend(handles=handles, loc="outside upper center", ncols=2)
     return fig, drawn
-
-
-def few_ticks(axis: Axis) -> None:
-    """At most four round numbers on a logarithmic axis: matplotlib's own labels overlap in a small panel."""
-    low, high = sorted(axis.get_view_interval())
-    nice = [m * 10.0**k for k in range(-6, 9) for m in (1, 1.5, 2, 3, 5, 7)]
-    inside = [value for value in nice if low <= value <= high] or [float(f"{(low * high) ** 0.5:.1g}")]
-    ticks(axis, inside[:: -(-len(inside) // 4)])
 
 
 def forest(panels: Mapping[str, Mapping[str, Estimate]]) -> Figure:

@@ -8,8 +8,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from sameloss.measures.estimate import Estimate
-from sameloss.pages.figures import INK, colour, look
-from sameloss.pages.flatness_figures import TALL, few_ticks, means
+from sameloss.pages.figures import INK, colour, log_ticks, look
+from sameloss.pages.flatness_figures import TALL, means
 from sameloss.pages.same_loss_figures import shares
 
 ROLES = ("sgd", "light", "medium", "large", "random", "small", "truth")  # seven looks that differ without colour
@@ -37,8 +37,8 @@ def contrast(
     axes[1].set(ylabel=f"probe {accuracy}")
     shares(axes[1])
     axes[1].set(xlabel="KL to the truth (nats)", xscale="log")
-    few_ticks(axes[0].yaxis)
-    few_ticks(axes[1].xaxis)
+    log_ticks(axes[0].yaxis, most=4)
+    log_ticks(axes[1].xaxis, most=4)
     axes[1].invert_xaxis()
     axes[0].legend(loc="lower left", bbox_to_anchor=(0, 1))
     return fig, drawn

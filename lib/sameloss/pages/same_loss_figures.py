@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
-from sameloss.pages.figures import INK, colour, look, ticks
+from sameloss.pages.figures import INK, colour, log_ticks, look
 from sameloss.runs import compare
 
 TALL = (5.6, 7.6)  # panels one above the other: the letters stay legible on a phone
@@ -94,7 +94,8 @@ def _curves(ax: Axes, rows: pd.DataFrame, looks: Mapping[str, str], level: str) 
         across = mean["sampling"] if level == "loss" else None
         ax.errorbar(mean[level], mean["value"], mean["half"], across, label=name, **look(role))
     if level == "kl":
-        _log_axis(ax)
+        ax.set(xscale="log")
+        log_ticks(ax.xaxis)
     ax.invert_xaxis()
     shares(ax)
 
@@ -103,17 +104,6 @@ def shares(ax: Axes) -> None:
     """End a vertical axis of shares at 0 and 1: intervals over few seeds go beyond."""
     low, high = ax.get_ylim()
     ax.set_ylim(max(low, -0.02), min(high, 1.02))
-
-
-def _log_axis(ax: Axes) -> None:
-    """A logarithmic axis with few labels: matplotlib's own overlap within a decade."""
-    ax.set(xscale="log")
-    low, high = sorted(ax.get_xlim())
-    for marks in ((1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7)):  # the closer ones where an axis holds few of the others
-        inside = [v for v in (m * 10.0**e for e in range(-9, 3) for m in marks) if low <= v <= high]
-        if len(inside) > 2:
-            break
-    ticks(ax.xaxis, inside)
 
 
 def attacks(rows: pd.DataFrame, looks: Mapping[str, str], score: str) -> Figure:
@@ -134,8 +124,8 @@ def attacks(rows: pd.DataFrame, looks: Mapping[str, str], score: str) -> Figure:
                 ax.errorbar(own["kl"], own["value"], own["half"], label=name, **style)
         ax.set(title=f"features: {kind}", ylabel=score)
         shares(ax)
-    _log_axis(axes[-1, 0])
-    axes[-1, 0].set(xlabel=LEVELS["kl"])
+    axes[-1, 0].set(xlabel=LEVELS["kl"], xscale="log")
+    log_ticks(axes[-1, 0].xaxis)
     axes[-1, 0].invert_xaxis()  # all of them, for they share it
     axes[0, 0].legend()
     return fig

@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sameloss.pages.figures import INK, MARKERS, PAPER, RULE, SERIES, look, ticks
+from sameloss.pages.figures import INK, MARKERS, PAPER, RULE, SERIES, log_ticks, look
 from sameloss.pages.flatness_figures import means
 from sameloss.pages.same_loss_figures import shares
 from sameloss.runs.spec import LSTMSpec, TransformerSpec
@@ -173,10 +172,7 @@ def _curves(ax: Axes, drawn: pd.DataFrame, styles: Mapping[str, Look], x: str, y
 
 
 def _log_axis(ax: Axes) -> None:
-    """A logarithmic axis, the loss falling to the right, with few labels: matplotlib's own overlap within a decade."""
+    """A logarithmic axis, the loss falling to the right."""
     ax.set(xscale="log")
-    low, high = sorted(ax.get_xlim())
-    steps = [m * 10.0**e for e in range(-9, 3) for m in (1, 2, 5)]
-    inside = [value for value in steps if low <= value <= high] or [float(f"{np.sqrt(low * high):.1g}")]
-    ticks(ax.xaxis, inside)
+    log_ticks(ax.xaxis)
     ax.invert_xaxis()

@@ -125,7 +125,7 @@ def complaints(profile: str) -> list[str]:
     found = [f"{paths.root() / name}: differs from what was committed; restore it from git" for name in changed]
     now = _predictions((paths.root() / file).read_text())
     for table in sorted((paths.root() / "book" / "results" / profile).glob("*/*.csv")):
-        facts = _facts(parse(table.read_bytes()))[["profile_revision", "date"]].drop_duplicates()
+        facts = parse(table.read_bytes())[["profile_revision", "date"]].drop_duplicates()
         chapter = table.parent.name
         for revision, date in facts.itertuples(index=False):
             when = provenance.git("show", "-s", "--format=%cI", str(revision)) if committed(str(revision)) else ""
