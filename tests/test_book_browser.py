@@ -121,8 +121,12 @@ def test_every_claim_leads_to_its_place_its_code_and_its_command(smoke_book):
     assert list(rows) == [key.lower() for key in CLAIMS]
     for claim, row in rows.items():
         where = row.rpartition("<td")[2]
-        for link in ("(figure|chapter)</a>", "code</a>", r"sameloss run \d\d --profile smoke"):
+        for link in (r"(Figure \d+|chapter)</a>", "code</a>", r"sameloss run \d\d --profile smoke"):
             assert re.search(link, where), f"{claim}: {link}"
+    for page, figure, number in re.findall(r'<a href="(\w+)\.html#(fig-[\w-]+)">Figure (\d+)</a>', text):
+        there = (smoke_book / "book" / f"{page}.html").read_text()
+        caption = there[there.index(f'id="{figure}"') :]
+        assert re.search(r'caption-number">Figure (\d+)', caption)[1] == number, figure
 
 
 @pytest.mark.parametrize("name", ["02_same_loss", "ledger"])

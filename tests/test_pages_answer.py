@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sameloss.pages import answer, front, ledger, report, site
+from sameloss.pages import answer, book, front, ledger, report, site
 from sameloss.pages.claims import CLAIMS
 from sameloss.theory import flow_landscape, flow_models
 
@@ -32,6 +32,34 @@ def row(claim, verdict, here=None):
 )
 def test_the_word_follows_from_the_verdicts(verdicts, word):
     assert answer.in_a_word(PART, [row(*pair) for pair in verdicts]) == word
+
+
+def test_where_accuracy_decides_a_falling_trace_alone_is_no_yes():
+    part = answer.Part("title", "flat is good", ("C10", "C12"), "accuracy.* at equal KL")
+    trace = row("C10", "reproduced") | {"statistic": "trace, after SGD minus twin at equal KL"}
+    beside = row("C12", "reproduced") | {"statistic": "trace at equal KL, large minus small"}
+    accuracy = row("C10", "contradicted") | {"statistic": "accuracy, task B, after SGD minus twin at equal KL"}
+    assert answer.in_a_word(part, [trace, beside]) == "Not decided here"
+    assert answer.in_a_word(part, [trace, beside, accuracy]) == "No"
+    assert answer.in_a_word(part, [trace, beside, accuracy | {"verdict": "reproduced"}]) == "Yes"
+    assert "; the 1 on accuracy at equal KL decide" in answer.sentence(part, [trace, accuracy], "laptop")
+
+
+def test_the_third_sentence_is_decided_by_rows_that_chapter_4_hands_over():
+    handed = (book.sources() / "04_flatness.md").read_text(encoding="utf-8")
+    assert "accuracy, task" in handed
+    assert "minus twin at equal KL" in handed
+    decisive = [part.decided_by for part in answer.PARTS if part.decided_by]
+    assert decisive == ["accuracy.* at equal KL"]
+
+
+def test_a_question_ends_with_its_paragraph(tiny_book, monkeypatch):
+    page = tiny_book / "book" / "01_x.md"
+    page.write_text("# X\n\n**The question.** None here.\n\nWhat else?\n", encoding="utf-8")
+    monkeypatch.setattr(book, "sources", lambda: page.parent)
+    assert report.heading("01_x") == ("X", "")
+    page.write_text("# X\n\n**The question.** One\nhere? More.\n\nWhat else?\n", encoding="utf-8")
+    assert report.heading("01_x") == ("X", "One here?")
 
 
 def test_a_sentence_counts_verdicts_and_names_what_nobody_tests():

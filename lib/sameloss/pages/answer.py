@@ -1,6 +1,7 @@
 """The answer to the book's question, put into words from the ledger: no sentence says more than its verdicts do."""
 
 import html
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ class Part:
     title: str
     statement: str
     claims: tuple[str, ...]
+    decided_by: str = ""  # what the statistic of a row says that decides; the others are told beside it
 
 
 PARTS = (
@@ -43,6 +45,7 @@ PARTS = (
         "Flatter models transfer better",
         "of trained language models with equal loss, the flatter one is the one that transfers better",
         ("C10", "C11", "C12", "C15"),
+        r"accuracy.* at equal KL",
     ),
     Part(
         "A case that can be enumerated",
@@ -53,14 +56,20 @@ PARTS = (
 
 
 def in_a_word(part: Part, rows: Sequence[dict[str, Any]]) -> str:
-    """What the rows of a part come to; "Yes" only when every claim of it is decided, and none against it."""
-    decided = [row for row in rows if row["claim"] in part.claims and row["verdict"] not in OPEN]
+    """What the rows of a part come to; "Yes" only when every claim of it is decided, and none against it.
+
+    A claim whose rows are all beside the point of the part (`decided_by`) need not be decided.
+    """
+    own = [row for row in rows if row["claim"] in part.claims]
+    deciding = [row for row in own if re.search(part.decided_by, row["statistic"])]
+    beside = {row["claim"] for row in own} - {row["claim"] for row in deciding}
+    decided = [row for row in deciding if row["verdict"] not in OPEN]
     if not decided:
         return "Not decided here"
     good = [row for row in decided if row["verdict"] in SUPPORT]
     if len(good) < len(decided):
         return "In part" if good else "No"
-    if {row["claim"] for row in decided} != set(part.claims):
+    if {row["claim"] for row in decided} != set(part.claims) - beside:
         return "Yes, as far as it is decided here"
     return "Yes, with a restriction" if any(row["verdict"] == RESTRICTED for row in good) else "Yes"
 
@@ -73,6 +82,9 @@ def sentence(part: Part, rows: Sequence[dict[str, Any]], profile: str) -> str:
     missing = [key for key in part.claims if key not in tested]
     found = ", ".join(f"{number} {verdict}" for verdict, number in counts.items())
     evidence = f"{len(rows)} test{'s' * (len(rows) != 1)} of {_links(tested)}: {found}" if rows else ""
+    if rows and part.decided_by:
+        deciding = sum(bool(re.search(part.decided_by, row["statistic"])) for row in rows)
+        evidence += f"; the {deciding} on accuracy at equal KL decide"
     if missing:
         evidence += ("; " if evidence else "") + f"{_links(missing)} not tested by any chapter yet"
     said = f"{html.escape(part.statement)} ({evidence}; profile {html.escape(profile)})."

@@ -1,4 +1,4 @@
-"""From a figure, and from the ledger, to the code that made it: anchors on the cells that draw and that decide."""
+"""From a figure, and from the ledger, to the code that made it; from the ledger to the figure, by its number."""
 
 import re
 from typing import Any
@@ -8,6 +8,7 @@ from docutils import nodes
 DRAWN = re.compile(r"""chapter\.figure\([^"']*["']([\w-]+)["']""")
 DECIDED = "chapter.verdict("
 VERDICTS = "code-verdicts"
+SHOWN = re.compile(r'(<a href="(\w+)\.html#(fig-[\w-]+)">)figure(</a>)')
 
 
 def anchor(figure: str) -> str:
@@ -43,3 +44,15 @@ def decides(source: str) -> bool:
     cells = re.findall(r"^```\{code-cell\}[^\n]*\n(.*?)^```", source, re.M | re.S)
     first = next((cell for cell in cells if DECIDED in cell), "")
     return bool(first) and not re.search(r"remove-(cell|input)", first.split("\n\n")[0])
+
+
+def name_figures(app: Any, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
+    """Name the figures that the ledger leads to by their numbers, which Sphinx gives after the ledger was made."""
+
+    def named(link: re.Match[str]) -> str:
+        numbers = app.env.toc_fignumbers.get(f"book/{link[2]}", {}).get("figure", {})
+        number = ".".join(map(str, numbers.get(link[3], ())))
+        return f"{link[1]}{f'Figure {number}' if number else 'figure'}{link[4]}"
+
+    if "body" in context:
+        context["body"] = SHOWN.sub(named, context["body"])

@@ -16,7 +16,7 @@ from sphinx.util.fileutil import copy_asset
 from sameloss.pages import repository
 from sameloss.pages.check import WORDS_A_MINUTE
 from sameloss.pages.claims import CLAIMS
-from sameloss.pages.code_links import link_code
+from sameloss.pages.code_links import link_code, name_figures
 
 PLACEHOLDER = re.compile(r"\{([^{}:]+)(?::([^{}]*))?\}")
 LEDGER_PAGE = "book/ledger"
@@ -130,6 +130,7 @@ def setup(app: Any) -> dict[str, Any]:
     app.connect("doctree-read", reading_time)
     app.connect("doctree-read", link_code)
     app.connect("html-page-context", mend_roles)
+    app.connect("html-page-context", name_figures)
     app.connect("html-page-context", link_repository, priority=900)  # after the theme has made its list of buttons
     app.connect("build-finished", copy_mathjax)
     app.config.mathjax_path = MATHJAX

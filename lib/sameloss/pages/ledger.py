@@ -94,6 +94,6 @@ def shown_value(row: dict[str, Any]) -> str:
     estimate = Estimate(*row["here"])
     low, high = estimate.interval()
     if not (math.isfinite(low) and math.isfinite(high)) or low == high:
-        return str(estimate)
+        return f"{estimate.value:.4g}"
     places = max(0, min(6, 2 - math.floor(math.log10(max(high - low, 1e-12)))))
     return f"{estimate} [{low:.{places}f}, {high:.{places}f}]"

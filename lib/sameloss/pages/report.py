@@ -53,10 +53,10 @@ def contents_table(profile: str) -> Table:
 
 
 def heading(name: str) -> tuple[str, str]:
-    """Title of a page and, in a chapter, the question it opens with (up to its first question mark)."""
+    """Title of a page and, in a chapter, the question it opens with: up to the first question mark of its paragraph."""
     text = (book.sources() / f"{name}.md").read_text(encoding="utf-8")
     title = re.search(r"^# (.+)$", text, re.M)
-    question = re.search(r"^\*\*The question\.\*\*\s+(.+?\?)(?=\s)", text, re.M | re.S)
+    question = re.search(r"^\*\*The question\.\*\*\s+((?:(?!\n\n).)+?\?)(?=\s)", text, re.M | re.S)
     cited = re.sub(r" ?\(\{cite:\w\}[^)]*\)", "", " ".join(question[1].split())) if question else ""
     plain = re.sub(r"[*`]|\{[\w:]+\}", "", cited)
     return title[1] if title else name, plain
