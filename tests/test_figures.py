@@ -109,9 +109,29 @@ def test_a_figure_says_what_its_axes_show():
 def test_a_loss_has_its_unit(label):
     fig, ax = plt.subplots()
     ax.set(xlabel="training steps", ylabel=label)
-    with pytest.raises(ValueError, match=r"name the unit, \(nats\)"):
+    with pytest.raises(ValueError, match=r"name the unit, \(nats\) or \(share\)"):
         figures.to_svg(fig)
-    for sound in (f"{label.split('(')[0]} (nats)", "KL relative to all", "accuracy at equal KL"):
+    for sound in (f"{label.split('(')[0]} (nats)", "KL relative to all"):
         ax.set(ylabel=sound)
         assert figures.without_unit(fig) == []
+    plt.close(fig)
+
+
+def test_an_accuracy_is_said_to_be_a_share():
+    fig, ax = plt.subplots()
+    ax.set(xlabel="training steps", ylabel="probe accuracy B")
+    assert figures.without_unit(fig) == ["probe accuracy B"]
+    ax.set(ylabel="probe accuracy B (share) at equal KL")
+    assert figures.without_unit(fig) == []
+    plt.close(fig)
+
+
+@pytest.mark.parametrize("ends", [(1e-4, 3.0), (0.02, 0.09), (0.115, 0.119), (30.0, 31.0), (0.9, 1.1)])
+def test_a_logarithmic_axis_has_two_labels_or_more_inside_it(ends):
+    fig, ax = plt.subplots()
+    ax.set(yscale="log", ylim=ends)
+    figures.log_ticks(ax.yaxis)
+    shown = ax.yaxis.get_majorticklocs()
+    assert 2 <= len(shown) <= 6
+    assert all(ends[0] <= value <= ends[1] for value in shown)
     plt.close(fig)

@@ -12,8 +12,9 @@ import matplotlib as mpl
 import seaborn as sns
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
+SHARE = re.compile(r"\baccuracy\b", re.I)
 LOSS = re.compile(r"((sampled|training|validation) )?(loss|KL|entropy)\b", re.I)
 # name -> (light, dark). Matplotlib draws with the light value; `to_svg` turns each into a variable.
 INK = ("#24292e", "#d5d9de")
@@ -104,7 +105,8 @@ def log_ticks(axis: Axis, most: int = 6) -> None:
         inside = [value for value in (m * 10.0**e for e in range(-9, 10) for m in marks) if low <= value <= high]
         if len(inside) > 2:
             break
-    inside = inside or [float(f"{(low * high) ** 0.5:.1g}")]
+    if len(inside) < 2:  # an axis too short for round numbers of the logarithm
+        inside = [value for value in MaxNLocator(3).tick_values(low, high) if low <= value <= high]
     ticks(axis, inside[:: -(-len(inside) // most)])
 
 
@@ -129,18 +131,19 @@ def _says(axis: Axis) -> bool:
 
 
 def without_unit(fig: Figure) -> list[str]:
-    """Labels of axes that show a loss, a divergence or an entropy and do not say that it is in nats."""
+    """Labels of axes that show a loss, a divergence or an entropy not said to be in nats, or an accuracy no share."""
     labels = [axis.get_label_text() for ax in fig.axes for axis in (ax.xaxis, ax.yaxis)]
-    return [label for label in labels if LOSS.match(label) and not re.search(r"\(nats\b|relative", label)]
+    losses = [label for label in labels if LOSS.match(label) and not re.search(r"\(nats\b|relative", label)]
+    return losses + [label for label in labels if SHARE.search(label) and "(share)" not in label]
 
 
 def to_svg(fig: Figure) -> str:
     """The figure as SVG text whose ink, paper and series colours follow the reader's light or dark mode.
 
-    ValueError for a figure with unlabelled axes, or a loss without its unit.
+    ValueError for a figure with unlabelled axes, or a loss or an accuracy without its unit.
     """
     if missing := without_unit(fig):
-        raise ValueError(f"a figure with the axis {missing[0]!r}: name the unit, (nats)")
+        raise ValueError(f"a figure with the axis {missing[0]!r}: name the unit, (nats) or (share)")
     if missing := unlabelled(fig):
         raise ValueError(
             f"a figure without a label on its {' and '.join(missing)} axis: say what it shows, and in which unit"

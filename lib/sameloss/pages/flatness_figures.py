@@ -103,7 +103,7 @@ def along(frame: pd.DataFrame, tasks: Sequence[str], colours: Mapping[str, str])
     for ax in axes.flat[len(names) :]:
         ax.remove()
     for ax in axes[:, 0]:
-        ax.set_ylabel("accuracy since the start")
+        ax.set_ylabel("accuracy (share) since the start")
     handles = [Line2D([], [], **look(role), label=condition) for condition, role in colours.items()]
     fig.legend(handles=handles, loc="outside upper center", ncols=2)
     return fig, drawn
@@ -134,7 +134,7 @@ def sizes(pairs: pd.DataFrame, conditions: Sequence[str], accuracy: str) -> tupl
         above.errorbar(at + 0.08 * (i - 1), drawn[name], drawn[f"{name} half"], **look(role), label=words)
     below.errorbar(at, drawn[accuracy], drawn[f"{accuracy} half"], **look("large"))
     above.set(ylabel="trace at equal KL", yscale="log")
-    below.set(ylabel=f"probe {accuracy} at equal KL")
+    below.set(ylabel=f"probe {accuracy} (share) at equal KL")
     shares(below)
     above.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
     for ax in (above, below):

@@ -39,7 +39,7 @@ def magnified(frame: pd.DataFrame, styles: Mapping[str, Look], score: str, near:
     out.set(title="zoomed out: all of training (grey: what is below)")
     zoomed.set(title="zoomed in: near the floor")
     for ax in (out, zoomed):
-        ax.set(xlabel=KL, ylabel=score)
+        ax.set(xlabel=KL, ylabel=_unit(score))
         ax.invert_xaxis()
     fig.legend(*out.get_legend_handles_labels(), loc="outside upper center", ncols=3)
     return fig, drawn
@@ -57,7 +57,7 @@ def against_log_kl(
         _curves(ax, drawn, styles, "kl", score)
         for bound in set(bounds):
             ax.axvline(bound, color=INK[0], linewidth=1, linestyle=":")
-        ax.set(title=f"features: {title}", xlabel=KL, ylabel=score)
+        ax.set(title=f"features: {title}", xlabel=KL, ylabel=_unit(score))
         _log_axis(ax)
     fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
     return fig, pd.concat(parts, ignore_index=True)
@@ -70,10 +70,10 @@ def by_model(
 
     margin: a grey band of this width about 0.
     """
-    fig, axes = plt.subplots(len(panels), 1, figsize=(5.6, 0.6 + 3.0 * len(panels)), squeeze=False)
+    fig, axes = plt.subplots(len(panels), 1, figsize=(5.6, 0.9 + 2.8 * len(panels)), squeeze=False, sharex=True)
     parts = []
+    names = list(dict.fromkeys(str(name) for kinds in panels.values() for values in kinds.values() for name in values))
     for ax, (title, kinds) in zip(axes[:, 0], panels.items(), strict=True):
-        names = list(dict.fromkeys(str(name) for values in kinds.values() for name in values))
         for i, ((kind, values), role) in enumerate(zip(kinds.items(), ("large", "small", "sgd"), strict=False)):
             tidy = values.rename_axis("seed").reset_index().melt("seed", var_name="condition").dropna()
             drawn = means(tidy, ["condition"], ["value"])
@@ -84,8 +84,8 @@ def by_model(
             ax.axhspan(-margin / 2, margin / 2, color=RULE[0], linewidth=0)
         ax.axhline(0, color=INK[0], linewidth=1)
         ax.set(title=title, ylabel=label, xlim=(-0.6, max(len(names), 1) - 0.4))
-        ax.set_xticks(range(len(names)), [name.removesuffix("-hard") for name in names], rotation=30)
-    axes[0, 0].legend(loc="best", ncols=2)
+    axes[-1, 0].set_xticks(range(len(names)), [name.removesuffix("-hard") for name in names], rotation=30)
+    fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
     return fig, pd.concat(parts, ignore_index=True)
 
 
@@ -130,7 +130,7 @@ def two_losses(frame: pd.DataFrame, run: str, fresh: str, score: str) -> tuple[F
         told.errorbar(rows[loss], rows[score], rows[f"{score} half"], **look(role))
     losses.axhline(0, color=INK[0], linewidth=1)
     losses.set(xlabel="training steps", ylabel="loss above the floor (nats)")
-    told.set(xlabel="loss above the floor (nats)", ylabel=score)
+    told.set(xlabel="loss above the floor (nats)", ylabel=_unit(score))
     told.invert_xaxis()
     shares(told)
     fig.legend(*losses.get_legend_handles_labels(), loc="outside upper center", ncols=1)
@@ -155,6 +155,10 @@ def relative(
     }
     fig.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=3)
     return fig, pd.concat(parts, ignore_index=True)
+
+
+def _unit(score: str) -> str:
+    return f"{score} (share)" if score == "accuracy" else score
 
 
 def _curves(ax: Axes, drawn: pd.DataFrame, styles: Mapping[str, Look], x: str, y: str) -> None:
