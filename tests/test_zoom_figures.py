@@ -47,7 +47,7 @@ def pictures(frame: pd.DataFrame) -> dict:
     return {
         "magnified": draw.magnified(frame, styles, "accuracy", 0.03),
         "log": draw.against_log_kl({"unmasked": frame, "unmasked-64": frame}, styles, "accuracy", (0.1, 0.03)),
-        "models": draw.by_model(panels, "accuracy minus mean", 0.02),
+        "models": draw.by_model(panels, "accuracy (share) minus mean", 0.02),
         "scores": draw.scores(one, words),
         "pool": draw.two_losses(frame[frame["step"] > 0], "d32-hard", "d64-hard", "accuracy"),
         "parts": draw.relative({"rare": (frame, "rare")}, styles, "KL relative to all"),
