@@ -134,7 +134,7 @@ def without_unit(fig: Figure) -> list[str]:
     """Labels of axes that show a loss, a divergence or an entropy not said to be in nats, or an accuracy no share."""
     labels = [axis.get_label_text() for ax in fig.axes for axis in (ax.xaxis, ax.yaxis)]
     losses = [label for label in labels if LOSS.match(label) and not re.search(r"\(nats\b|relative", label)]
-    return losses + [label for label in labels if SHARE.search(label) and "(share)" not in label]
+    return losses + [label for label in labels if SHARE.search(label) and "(share" not in label]
 
 
 def to_svg(fig: Figure) -> str:
