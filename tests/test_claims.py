@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 from hypothesis import given
@@ -99,6 +100,17 @@ def test_a_chapters_verdicts_reach_the_ledger_with_holms_p(chapter, tmp_path):
     assert "profile smoke" in table._repr_html_()
     assert "probe, large minus small" in repr(table)
     assert "<" not in repr(table)
+
+
+def test_the_summary_of_a_chapter_counts_its_verdicts(chapter):
+    for verdict in ("reproduced", "contradicted", "reproduced"):
+        chapter.verdict("C2", "probe", Estimate(1.0, 0.2, 10), verdict)
+    chapter.verdict("C7", "largest gap", Estimate(0.0, 0.0, 1), "verified")
+    table = chapter.outcome()
+    assert list(table.frame["what is claimed"]) == [claims.CLAIMS[key].statement for key in ("C2", "C7")]
+    first = table.frame["what came out"][0]
+    assert first.index("reproduced</span> × 2") < first.index("contradicted</span>")
+    assert "1" not in re.sub("<.*?>", "", first)
 
 
 def test_a_chapter_starts_with_an_empty_ledger(chapter):

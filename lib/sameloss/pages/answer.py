@@ -10,7 +10,7 @@ import pandas as pd
 
 from sameloss.pages import ledger
 from sameloss.pages.claims import CLAIMS
-from sameloss.pages.table import Table, badge
+from sameloss.pages.table import Table, badges
 
 RESTRICTED = "verified with a restriction"
 SUPPORT = ("reproduced", "verified", RESTRICTED)
@@ -112,7 +112,6 @@ def findings_table(profile: str) -> Table:
     lines = []
     for key in ordered:
         own = [row for row in rows if row["claim"] == key]
-        counts = pd.Series([row["verdict"] for row in own] or ["not run"], dtype=str).value_counts(sort=False)
         numbers = [f"{row['statistic']}: {ledger.shown_value(row)}" for row in own if row["here"] is not None]
         if len(numbers) > SHOWN:
             numbers[SHOWN:] = [f"and {len(numbers) - SHOWN} more"]
@@ -121,7 +120,7 @@ def findings_table(profile: str) -> Table:
                 "claim": _links([key]),
                 "the paper": html.escape(f"{CLAIMS[key].number} ({CLAIMS[key].place})"),
                 "here": "".join(f'<p class="finding">{html.escape(number)}</p>' for number in numbers),
-                "verdicts": " ".join(badge(str(v)) + (f" × {n}" if n > 1 else "") for v, n in counts.items()),
+                "verdicts": badges([row["verdict"] for row in own] or ["not run"]),
             }
         )
     frame = pd.DataFrame(lines)

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from sameloss.errors import UserError
 from sameloss.measures.estimate import Estimate
 from sameloss.pages import claims, figures, ledger, parameters, provenance
-from sameloss.pages.table import Table, badge, with_small
+from sameloss.pages.table import Table, badge, badges, with_small
 from sameloss.runs.profile import load_profile
 
 GLUE = "application/papermill.record/"  # myst-nb's prefix for a value that is kept but not shown
@@ -180,6 +180,18 @@ class Chapter:
         stamps = list(dict.fromkeys(row["stamp"] for row in self._rows))
         markup = ("claim", "statistic", "here", "verdict")
         return Table(frame, note="\n".join(stamps), markup=markup, label="Verdicts of this chapter")
+
+    def outcome(self) -> Table:
+        """The claims of the chapter, and the verdicts that its statistics came to at this profile, counted."""
+        rows = [
+            {
+                "claim": f'<a href="ledger.html#{key.lower()}">{key}</a>',
+                "what is claimed": claims.CLAIMS[key].statement,
+                "what came out": badges(row["verdict"] for row in self._rows if row["claim"] == key),
+            }
+            for key in dict.fromkeys(row["claim"] for row in self._rows)
+        ]
+        return Table(pd.DataFrame(rows), markup=("claim", "what came out"), label="What came out")
 
 
 def _record(name: str, data: dict[str, str], hidden: bool) -> None:

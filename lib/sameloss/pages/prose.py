@@ -125,7 +125,7 @@ def typed_numbers(text: str) -> list[str]:
 def pattern_faults(text: str) -> list[str]:
     """What a chapter owes its reader: the parts of PATTERN in order, its verdicts shown, exercises with solutions.
 
-    A solution is a folded cell, executed like any other; an exercise without one asks to run a command that it names.
+    A solution is a folded cell, executed like any other. Verdicts stand in a table, and counted in the summary.
     """
     places = [text.find(part) for part in PATTERN]
     found = [f"no {part!r}" for part, place in zip(PATTERN, places, strict=True) if place < 0]
@@ -133,14 +133,12 @@ def pattern_faults(text: str) -> list[str]:
         found.append(f"the parts are not in the order {', '.join(PATTERN)}")
     if "chapter.verdict(" in text and "chapter.verdict_table()" not in text:
         found.append("verdicts that no table shows")
+    if "chapter.verdict(" in text and "chapter.outcome()" not in text.split("\n## Summary")[-1]:
+        found.append("a summary that does not say what came out")
     exercises = re.split(r"^`{3,}\{admonition\} (?=Exercise)", text.split("\n## Summary")[0], flags=re.M)[1:]
     solved = [any(cell.tagged("hide-cell") for cell in cells(part)) for part in exercises]
-    found += [
-        f"{part.splitlines()[0]} has neither a solution nor a command to run"
-        for part, is_solved in zip(exercises, solved, strict=True)
-        if not is_solved and "sameloss run" not in part
-    ]
-    return found + (["no exercise has a solution"] if not any(solved) else [])
+    unsolved = [part.splitlines()[0] for part, is_solved in zip(exercises, solved, strict=True) if not is_solved]
+    return found + [f"{name} has no solution" for name in unsolved] + (["no exercise"] if not exercises else [])
 
 
 def unplaced(text: str) -> list[str]:

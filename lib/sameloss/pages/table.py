@@ -2,7 +2,8 @@
 
 import html
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
@@ -57,6 +58,12 @@ def _whole(cell: str) -> str:
 def badge(verdict: str) -> str:
     """A verdict as a coloured word (the word alone says it, too)."""
     return f'<span class="verdict verdict-{verdict.replace(" ", "-")}">{html.escape(verdict)}</span>'
+
+
+def badges(verdicts: Iterable[str]) -> str:
+    """Each verdict once, in order of appearance, with how often it was given."""
+    counts = Counter(verdicts)
+    return " ".join(badge(verdict) + (f" × {n}" if n > 1 else "") for verdict, n in counts.items())
 
 
 def with_small(text: str, more: str) -> str:
