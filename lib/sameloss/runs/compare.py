@@ -156,10 +156,3 @@ def untrained(table: pd.DataFrame, condition: str, *what: str) -> pd.Series:
     """The value before the first step, by seed."""
     rows = select(table, condition, *what)
     return rows[rows["step"] == 0].set_index("seed")["value"]
-
-
-def over_seeds(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """Mean of `value` over seeds with its standard error and n, for each combination of `by`."""
-    grouped = rows.groupby(by, sort=False)["value"]
-    means = grouped.agg(["mean", "sem", "count"]).reset_index()
-    return means.rename(columns={"sem": "stderr", "count": "n"}).replace({np.inf: np.nan})

@@ -64,16 +64,6 @@ def measured(table: pd.DataFrame, condition: str | None, *what: str) -> bool:
     return bool(hit.any())
 
 
-def summary(found: Sequence[Statistic]) -> pd.DataFrame:
-    """One row a statistic: words, KL where it was made, difference with its 95 % interval, seeds."""
-    rows = []
-    for one in found:
-        low, high = one.gap.interval() if one.gap.n > 1 else (np.nan, np.nan)
-        kl = one.pairs["kl"].mean() if "kl" in one.pairs else np.nan
-        rows.append((one.words, kl, one.gap.value, low, high, one.gap.n, one.comparable))
-    return pd.DataFrame(rows, columns=["statistic", "kl", "difference", "low", "high", "n", "comparable"])
-
-
 def by_seed(found: Sequence[Statistic]) -> pd.DataFrame:
     """Every seed's own difference: claim, what, seed, difference."""
     parts = [
