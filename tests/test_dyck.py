@@ -68,19 +68,6 @@ def test_masked_inputs_keep_everything_but_the_answer():
     assert np.array_equal((x + y[:, None] * (x == 0)).reshape(5, 6, 6), np.repeat(words[:, None], 6, axis=1))
 
 
-@settings(max_examples=50, deadline=None)
-@given(row=st.lists(st.sampled_from((1, -1)), min_size=1, max_size=30))
-def test_unmatched_brackets_are_those_left_after_cancelling_pairs(row):
-    stack = []
-    for step in row:
-        if step == -1 and stack and stack[-1] == 1:
-            stack.pop()
-        else:
-            stack.append(step)
-    assert dyck.unmatched(np.array([row])).tolist() == [[stack.count(1), stack.count(-1)]]
-    assert dyck.mismatch(np.array([row]))[0] == sum(row)
-
-
 @kinds
 def test_conditionals_against_enumeration(kind):
     language = Dyck(6, kind)

@@ -42,12 +42,12 @@ def count(length: int, kind: Kind) -> int:
     return math.comb(length, half) // (half + 1 if kind == "strict" else 1)
 
 
-def enumerate_words(length: int, kind: Kind, copies: int = 1) -> Int[np.ndarray, "n T"]:
+def enumerate_words(length: int, kind: Kind) -> Int[np.ndarray, "n T"]:
     """All words, (n, T) int8, in lexicographic order with `(` first.
 
-    UserError when `copies` arrays of that size (one for each mask position, say) hold more than 2^23 numbers.
+    UserError when that is more than 2^23 numbers.
     """
-    entries = count(length, kind) * length * copies
+    entries = count(length, kind) * length
     if entries > MOST_ENTRIES:
         raise UserError(
             f"T = {length}: the {count(length, kind):,} {kind} words make {entries:,} numbers to enumerate, more than "
@@ -94,13 +94,6 @@ def masked_inputs(words: Int[np.ndarray, "n T"]) -> tuple[Float[np.ndarray, "N T
 def mismatch(rows: Float[np.ndarray, "... T"]) -> Float[np.ndarray, "..."]:
     """Number of `(` minus number of `)` of any row of steps: 0 on the language, -y on a word masked at a bracket y."""
     return np.asarray(rows).sum(axis=-1, dtype=np.float64)
-
-
-def unmatched(rows: Int[np.ndarray, "n T"]) -> Int[np.ndarray, "n 2"]:
-    """How many `(` and how many `)` of a row find no partner under the strict rule; their difference is `mismatch`."""
-    height = np.asarray(rows).cumsum(axis=1, dtype=np.int64)
-    closing = np.maximum(0, -height.min(axis=1))
-    return np.stack([height[:, -1] + closing, closing], axis=1)
 
 
 @dataclass(frozen=True)
