@@ -11,7 +11,7 @@ from scipy import stats
 from scipy.special import gammaln
 
 from sameloss.languages.alias import alias
-from sameloss.languages.floors import floor_by_length, floor_by_position, floor_per_word
+from sameloss.languages.floors import floor_by_length, floor_by_position
 from sameloss.languages.grammar import Rule
 from sameloss.languages.pcfg import PCFG
 from sameloss.measures.estimate import Estimate
@@ -81,8 +81,6 @@ def test_the_floor_of_the_small_grammar(small: PCFG, truth: dict[tuple[str, ...]
         return abs(estimate.value - value) <= 3 * estimate.stderr + 1e-12
 
     assert agrees(small.floor(20_000, 1), exact)
-    per_word = float((p * np.nansum(entropy, axis=1)).sum() / (p * lengths).sum())
-    assert agrees(floor_per_word(small, 20_000, 1), per_word)
     by_length = floor_by_length(small, 20_000, 1)
     assert sorted(by_length) == [2, 3, 4, 5, 6]
     for length, estimate in by_length.items():

@@ -21,15 +21,6 @@ def floor(language: Language, n: int, seed: int) -> Estimate:
     return Estimate.of(np.nanmean(masked_entropies(language, language.sample(n, seed)), axis=1))
 
 
-def floor_per_word(language: Language, n: int, seed: int) -> Estimate:
-    """The same with every *word* weighted equally, so that long sentences count for more; a ratio of means."""
-    sentences = language.sample(n, seed)
-    total = np.nansum(masked_entropies(language, sentences), axis=1)
-    ratio = float(total.sum() / sentences.lengths.sum())
-    linear = Estimate.of((total - ratio * sentences.lengths) / sentences.lengths.mean())  # the delta method
-    return Estimate(ratio, linear.stderr, n)
-
-
 def floor_by_length(language: Language, n: int, seed: int) -> dict[int, Estimate]:
     """The floor of the sentences of each length among `n` sampled ones, in nats: length -> estimate."""
     sentences = language.sample(n, seed)
