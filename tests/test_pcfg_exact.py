@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sameloss.errors import UserError
 from sameloss.languages.grammar import Rule
 from sameloss.languages.pcfg import PCFG
-from sameloss.languages.pcfg_tasks import NONE
+from sameloss.languages.pcfg_tasks import NONE, Tasks
 from sameloss.languages.pcfg_trees import Tree
 
 LIMIT = 5
@@ -190,7 +190,7 @@ def test_the_two_definitions_of_a_label_differ() -> None:
         *[Rule("C", ("x",), 0.5), Rule("C", ("y",), 0.5)],
     ]
     language = PCFG.from_rules(rules)
-    tasks = language.with_prefixes({"pair": 2})
+    tasks = Tasks(language.grammar, language.max_length, {"pair": 2})
     sentence = language.encode([["x", "y", "y"]])
     names = tasks.classes("pair")
     assert names[tasks.labels("pair", sentence, "inside")[0]] == "A"

@@ -233,10 +233,6 @@ class PCFG:
         """The names of a task's classes, in the order of its labels."""
         return self._tasks.classes(task)
 
-    def with_prefixes(self, prefixes: Mapping[str, int]) -> pcfg_tasks.Tasks:
-        """Tasks over other prefixes (name -> number of words) than the half and the quarter of B and C."""
-        return pcfg_tasks.Tasks(self.grammar, self.max_length, prefixes)
-
     def labels(self, task: str, sentences: Sentences, definition: str | None = None) -> Int[np.ndarray, " n"]:
         """The label of each sentence, (n,); `definition` is "inside" or "posterior" (`pcfg_tasks` has the defaults)."""
         base.check(sentences, len(self.vocab), self.max_length)

@@ -15,8 +15,7 @@ exactly these words (posterior); it is left out where that cannot happen. The st
 
 The code released with the paper labels A by the best root among its S1..S9, and B and C by the best inside score over
 the first 4 and 2 words: the quarter and the eighth of its longest sentence (16 words), not the half and the quarter of
-the paper's text, and without a class for a span that no symbol covers. `PCFG.with_prefixes({"B": 4, "C": 2})` has
-its spans.
+the paper's text, and without a class for a span that no symbol covers. `prefixes={"B": 4, "C": 2}` has its spans.
 """
 
 from collections.abc import Mapping
