@@ -74,7 +74,7 @@ def test_flag_refuses_what_could_mean_either(value):
 
 
 def test_lists_of_numbers_and_their_text():
-    assert p.numbers("sizes", [8, "16"], whole=True) == p.numbers("sizes", "8, 16", whole=True) == (8, 16)
+    assert p.numbers("sizes", [8, "16"]) == p.numbers("sizes", "8, 16") == (8, 16)
     assert p.numbers("sizes", "[8, 16]") == (8.0, 16.0)
     for value in ("", "8;16", [], {"a": 1}, "[8"):
         with pytest.raises(UserError, match="parameter sizes"):

@@ -28,10 +28,8 @@ def number(name: str, value: Any, low: float | None = None, high: float | None =
     return float(_within(name, value, found, low, high, "a number"))
 
 
-def numbers(
-    name: str, value: Any, low: float | None = None, high: float | None = None, whole: bool = False
-) -> tuple[float, ...]:
-    """A list of numbers (or the text "8, 16" or "[8, 16]") with every one in [low, high]; whole=True: integers."""
+def numbers(name: str, value: Any, low: float | None = None, high: float | None = None) -> tuple[float, ...]:
+    """A list of numbers (or the text "8, 16" or "[8, 16]") with every one in [low, high]."""
     items = value
     if isinstance(value, str):
         try:
@@ -40,7 +38,7 @@ def numbers(
             items = None
     if not isinstance(items, (list, tuple)) or not items:
         raise _refuse(name, value, "a list of numbers, such as [8, 16]")
-    return tuple((integer if whole else number)(name, item, low, high) for item in items)  # type: ignore[arg-type]
+    return tuple(number(name, item, low, high) for item in items)
 
 
 def flag(name: str, value: Any) -> bool:
