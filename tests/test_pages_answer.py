@@ -11,7 +11,7 @@ PART = answer.Part("title", "the moon is flat", ("C7", "C2"))
 
 
 def row(claim, verdict, here=None):
-    blank = dict.fromkeys(ledger.KEYS, "")
+    blank = dict.fromkeys(ledger.Row.model_fields, "")
     return blank | {"claim": claim, "verdict": verdict, "here": here, "p": None, "statistic": "gap", "chapter": "02_x"}
 
 

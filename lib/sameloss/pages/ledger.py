@@ -33,7 +33,6 @@ class Row(BaseModel):
     stamp: str
 
 
-KEYS = set(Row.model_fields)
 _ROWS = TypeAdapter(list[Row])
 
 
