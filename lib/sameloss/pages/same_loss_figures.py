@@ -63,14 +63,14 @@ def training(rows: pd.DataFrame, score: str) -> Figure:
     return fig
 
 
-def against_loss(panels: Mapping[str, pd.DataFrame], looks: Mapping[str, str], score: str, level: str = "kl") -> Figure:
-    """Score against one measure of loss, which falls to the right: a panel a title, a line a condition."""
+def against_loss(panels: Mapping[str, pd.DataFrame], looks: Mapping[str, str], score: str) -> Figure:
+    """Score against the KL, which falls to the right: a panel a title, a line a condition."""
     fig, axes = plt.subplots(max(1, len(panels)), 1, figsize=(5.6, 0.8 + 3.2 * len(panels)), squeeze=False)
     if not panels:
         _nothing(axes[0, 0])
     for ax, (title, rows) in zip(axes[:, 0], panels.items(), strict=False):
-        _curves(ax, rows, looks, level)
-        ax.set(title=title, ylabel=score, xlabel=LEVELS[level])
+        _curves(ax, rows, looks, "kl")
+        ax.set(title=title, ylabel=score, xlabel=LEVELS["kl"])
         ax.legend()
     return fig
 
