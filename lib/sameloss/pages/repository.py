@@ -36,14 +36,9 @@ def buttons(repository: str, page: str, notebook: bool) -> list[dict[str, Any]]:
     if notebook and binder:
         # Binder opens the text itself as a notebook, which jupytext makes of it.
         path = quote(f"lab/tree/{page}.md?factory=Notebook", safe="")
-        found.append(
-            _button("Run on Binder", "fas fa-rocket", f"{BINDER}/{binder}/{_path(binder, name)}/HEAD?urlpath={path}")
-        )
+        name = quote(name, safe="") if binder == "gl" else name
+        found.append(_button("Run on Binder", "fas fa-rocket", f"{BINDER}/{binder}/{name}/HEAD?urlpath={path}"))
     return found
-
-
-def _path(binder: str, name: str) -> str:
-    return quote(name, safe="") if binder == "gl" else name
 
 
 def _button(words: str, icon: str, url: str) -> dict[str, Any]:
