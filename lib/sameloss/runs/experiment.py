@@ -21,14 +21,14 @@ from sameloss.runs.store import Run, Store, digest, write_atomically
 from sameloss.runs.training import Subject, Work, checkpoint_name, origin, read_state, train
 
 
-def table(profile: Profile, chapter: str, progress: Progress | None = None) -> pd.DataFrame:
+def table(profile: Profile, chapter: str) -> pd.DataFrame:
     """The rows of a chapter's experiment: from `book/results/` where they are there for exactly this spec, else run.
 
     Columns: `measure.COLUMNS` and `source` ("from results" or "computed"). attrs["origin"]: where the numbers come
     from, as in `provenance.here`; attrs["notes"]: what a person should know (damaged files that were set aside).
     """
     silent = Silent()
-    work = work_for(profile, progress or silent)
+    work = work_for(profile, silent)
     frames = []
     for spec in profile.runs(chapter):
         found = results.read(profile.name, chapter, spec.name, spec.key())
