@@ -5,10 +5,11 @@ import subprocess
 import tomllib
 from pathlib import Path
 
+import prose
 import pytest
 import yaml
 
-from sameloss.pages import prose, site
+from sameloss.pages import site
 
 ROOT = Path(__file__).resolve().parents[1]
 CHAPTERS = sorted(ROOT.glob("book/[0-9]*.md"))

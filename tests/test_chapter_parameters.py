@@ -3,12 +3,13 @@
 from pathlib import Path
 
 import jupytext
+import prose
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sameloss.errors import UserError
-from sameloss.pages import book, prose
+from sameloss.pages import book
 from sameloss.pages import parameters as p
 from sameloss.pages.chapter import Chapter
 

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+import prose
 import pytest
 
 from sameloss.errors import UserError
-from sameloss.pages import prose
 
 CHAPTER = Path(__file__).resolve().parents[1] / "book" / "05_dyck.md"
 

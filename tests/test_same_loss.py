@@ -5,12 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import prose
 import pytest
 
 from sameloss.errors import UserError
 from sameloss.measures import matched
 from sameloss.measures.estimate import Estimate
-from sameloss.pages import claims, prose, words
+from sameloss.pages import claims, words
 from sameloss.runs import compare, same_loss
 from sameloss.runs.families import families
 from sameloss.runs.profile import load_profile

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from sameloss import paths
 from sameloss.errors import UserError
 from sameloss.runs import experiment, schedule
 from sameloss.runs.profile import Profile
-from sameloss.runs.progress import Progress
+from sameloss.runs.progress import Progress, Sender
 from sameloss.runs.spec import RunSpec
 from sameloss.runs.store import Store
 
@@ -64,34 +65,16 @@ def task(
     parent: str | None, topic: str, profile_json: str, spec_json: str, key: str, root: str, deadline: float
 ) -> str:
     """On a worker: compute one run; as `schedule.attempt`, or PARENT_FAILED. parent: what became of its start."""
+    from distributed import get_worker
+
     if parent not in (None, "computed"):
         return "stopped" if parent == "stopped" else PARENT_FAILED
     profile, spec = Profile.model_validate_json(profile_json), RunSpec.model_validate_json(spec_json)
     if spec.key() != key:
         return "a worker has another version of sameloss: the same one has to be installed on all machines"
-    sender = _Sender(topic)
+    sender = Sender(partial(get_worker().log_event, topic), 1.0)
     work = experiment.work_for(profile, sender, time.monotonic() + deadline - time.time())
     return schedule.attempt(spec, replace(work, store=Store(Path(root), sender.note)), profile)
-
-
-class _Sender:
-    """The progress of a worker: told to whoever listens to the topic."""
-
-    def __init__(self, topic: str) -> None:
-        from distributed import get_worker
-
-        self.worker, self.topic, self.last = get_worker(), topic, 0.0
-
-    def step(self, label: str, what: str, done: int, total: int) -> None:
-        if time.monotonic() - self.last > 1.0 or done == total:
-            self.last = time.monotonic()
-            self.worker.log_event(self.topic, ("step", (label, what, done, total)))
-
-    def note(self, text: str) -> None:
-        self.worker.log_event(self.topic, ("note", (text,)))
-
-    def close(self) -> None:
-        pass
 
 
 def _connect(address: str) -> Any:

@@ -3,44 +3,51 @@
 import datetime
 import sys
 import time
-from typing import Protocol, TextIO
+from collections.abc import Callable
+from typing import Any, TextIO
 
 from tqdm import tqdm
 
 
-class Progress(Protocol):
-    """Told what happens; a run is named by its label."""
+class Progress:
+    """Told what happens, and says nothing of it; a run is named by its label."""
 
     def step(self, label: str, what: str, done: int, total: int) -> None:
         """`done` of `total` steps of `what` ("training", "measuring")."""
-        ...
 
     def note(self, text: str) -> None:
         """One line that a person should read."""
-        ...
 
     def close(self) -> None:
         """Nothing more will come."""
-        ...
 
 
-class Silent:
-    """Says nothing and keeps the notes: for pages, where output would land in the book."""
+class Silent(Progress):
+    """Keeps the notes: for pages, where output would land in the book."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
 
-    def step(self, label: str, what: str, done: int, total: int) -> None:
-        pass
-
     def note(self, text: str) -> None:
         self.notes.append(text)
 
-    def close(self) -> None:
-        pass
+
+class Sender(Progress):
+    """Sends all to the process that has the terminal, as (name of the method, arguments); steps every `seconds`."""
+
+    def __init__(self, send: Callable[[tuple[str, tuple[Any, ...]]], Any], seconds: float) -> None:
+        self.send, self.seconds, self.last = send, seconds, 0.0
+
+    def step(self, label: str, what: str, done: int, total: int) -> None:
+        if time.monotonic() - self.last > self.seconds or done == total:
+            self.last = time.monotonic()
+            self.send(("step", (label, what, done, total)))
+
+    def note(self, text: str) -> None:
+        self.send(("note", (text,)))
 
 
-class Lines:
+class Lines(Progress):
     """A line per run and phase at its start and end, and every `seconds` in between."""
 
     def __init__(self, out: TextIO, seconds: float = 30.0) -> None:
@@ -65,11 +72,8 @@ class Lines:
         stamp = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         print(f"{stamp} {text}", file=self.out, flush=True)
 
-    def close(self) -> None:
-        pass
 
-
-class Bars:
+class Bars(Progress):
     """A bar with the time left for the whole job, and one for each run that is going on.
 
     shares: label -> that run's share of the whole job's work.

@@ -14,7 +14,7 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from sameloss.errors import UserError
 from sameloss.runs import experiment
 from sameloss.runs.profile import Profile
-from sameloss.runs.progress import Progress
+from sameloss.runs.progress import Progress, Sender
 from sameloss.runs.spec import RunSpec
 from sameloss.runs.training import StageOver, Work
 
@@ -176,25 +176,6 @@ def record(spec: RunSpec, result: str, failed: set[str], outcome: Outcome, done:
         outcome.errors.append(f"{spec.label}: {result}")
 
 
-class _Sender:
-    """The progress of a worker process: everything goes to the parent, which has the terminal."""
-
-    def __init__(self, pipe: Connection) -> None:
-        self.pipe, self.last = pipe, 0.0
-
-    def step(self, label: str, what: str, done: int, total: int) -> None:
-        now = time.monotonic()
-        if now - self.last > 0.2 or done == total:
-            self.last = now
-            self.pipe.send(("step", (label, what, done, total)))
-
-    def note(self, text: str) -> None:
-        self.pipe.send(("note", (text,)))
-
-    def close(self) -> None:
-        pass
-
-
 def _worker(pipe: Connection, parent: int, profile_json: str, until: float) -> None:
     """Compute one run after the other, each answered by "computed", "stopped", or the one line of a UserError."""
 
@@ -205,7 +186,7 @@ def _worker(pipe: Connection, parent: int, profile_json: str, until: float) -> N
 
     threading.Thread(target=watch, daemon=True).start()
     profile = Profile.model_validate_json(profile_json)
-    work = experiment.work_for(profile, _Sender(pipe), until)
+    work = experiment.work_for(profile, Sender(pipe.send, 0.2), until)
     with suppress(EOFError, BrokenPipeError):  # the parent is gone
         while True:
             pipe.send(("end", (attempt(RunSpec.model_validate_json(pipe.recv()), work, profile),)))

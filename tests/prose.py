@@ -116,7 +116,7 @@ def typed_numbers(text: str) -> list[str]:
             continue
         plain = CONVENTIONS.sub(" ", PLACES.sub(" ", INLINE.sub(" ", paragraph)))
         for match in RESULT.finditer(plain):
-            value = float(re.match(r"[\d.]+", match[0])[0]) / (100 if "%" in match[0] else 1)  # type: ignore[index]
+            value = float(re.match(r"[\d.]+", match[0])[0]) / (100 if "%" in match[0] else 1)
             if "±" in match[0] or value not in settings:
                 found.append(f"typed number {match[0]!r} in: {plain.strip()[:70]}")
     return found
