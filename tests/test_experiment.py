@@ -16,6 +16,7 @@ import torch
 import yaml
 from safetensors.torch import load
 
+from sameloss import paths
 from sameloss.errors import UserError
 from sameloss.runs import experiment, prepare, provenance, results, schedule
 from sameloss.runs import profile as profiles
@@ -482,7 +483,7 @@ def test_results_are_published_with_provenance_and_read_instead_of_computed(comm
     assert read.attrs["origin"]["source"] == "from results"
     pd.testing.assert_frame_equal(read.drop(columns="source"), computed.assign(source=None).drop(columns="source"))
     assert not (tmp_path / "empty").exists()
-    assert results.complaints("tiny") == []
+    assert complaints("tiny") == []
 
 
 def test_published_rows_are_for_exactly_their_spec(committed, monkeypatch, tmp_path):
@@ -560,13 +561,42 @@ def test_nothing_is_published_before_the_predictions_are_committed(committed):
     assert not (committed / "book" / "results").exists()
 
 
+def complaints(profile: str) -> list[str]:
+    """What is wrong with the order of things: predictions have to be committed first and stay as they were.
+
+    One line for every published file whose profile commit does not precede the run, whose predictions have changed, or
+    that is another than it was when it was committed.
+    """
+    folder, file = f"book/results/{profile}", f"book/profiles/{profile}.yaml"
+    changed = provenance.git("diff", "--name-only", "--diff-filter=M", "HEAD", "--", folder).splitlines()
+    found = [f"{paths.root() / name}: differs from what was committed; restore it from git" for name in changed]
+    now = predictions((paths.root() / file).read_text())
+    for table in sorted((paths.root() / "book" / "results" / profile).glob("*/*.csv")):
+        facts = results.parse(table.read_bytes())[["profile_revision", "date"]].drop_duplicates()
+        chapter = table.parent.name
+        for revision, date in facts.itertuples(index=False):
+            when = provenance.git("show", "-s", "--format=%cI", revision) if results.committed(revision) else ""
+            if not when:
+                found.append(f"{table}: profile revision {revision} is no commit of this repository")
+            elif pd.Timestamp(when) > pd.Timestamp(date):
+                found.append(f"{table}: ran at {date}, before its profile was committed ({revision}, {when})")
+            elif predictions(provenance.git("show", f"{revision}:{file}")).get(chapter) != now.get(chapter):
+                found.append(f"{table}: the predictions of {chapter} have changed since {revision}")
+    return found
+
+
+def predictions(profile: str) -> dict[str, dict[str, str]]:
+    chapters = (yaml.safe_load(profile) or {}).get("chapters") or {}
+    return {name: settings.get("predictions") for name, settings in chapters.items()}
+
+
 def test_predictions_changed_after_the_run_are_noticed(committed):
     tiny = load_profile("tiny")
     prepare.publish(tiny, [CHAPTER], jobs=1)
     data = yaml.safe_load((committed / "book" / "profiles" / "tiny.yaml").read_text())
     data["chapters"][CHAPTER]["predictions"] = {"C2": "as it came out"}
     (committed / "book" / "profiles" / "tiny.yaml").write_text(yaml.safe_dump(data))
-    found = results.complaints("tiny")
+    found = complaints("tiny")
     assert len(found) == 5
     assert "predictions of 02_same_loss have changed" in found[0]
 
@@ -578,9 +608,9 @@ def test_a_row_older_than_its_profile_is_noticed(committed):
     text = file.read_text()
     date = pd.read_csv(file)["date"].iloc[0]
     file.write_text(text.replace(date, "2001-01-01T00:00:00Z"))
-    assert "before its profile was committed" in results.complaints("tiny")[0]
+    assert "before its profile was committed" in complaints("tiny")[0]
     file.write_text(text.replace(provenance.revision(profiles.folder() / "tiny.yaml"), "0" * 12))
-    assert "is no commit" in results.complaints("tiny")[0]
+    assert "is no commit" in complaints("tiny")[0]
 
 
 def test_a_committed_row_that_was_changed_is_noticed(committed):
@@ -589,12 +619,12 @@ def test_a_committed_row_that_was_changed_is_noticed(committed):
     file = next((committed / "book" / "results" / "tiny" / CHAPTER).glob("small.*.csv"))
     head, _, last = file.read_text().rstrip("\n").rpartition("\n")
     file.write_text(f"{head}\n{last.replace('8', '9', 1)}\n")  # a digit: still a table, of the same spec
-    assert results.complaints("tiny") == [f"{file}: differs from what was committed; restore it from git"]
+    assert complaints("tiny") == [f"{file}: differs from what was committed; restore it from git"]
 
 
 def test_published_results_of_the_book_follow_their_predictions():
     for name in profiles.names():
-        assert results.complaints(name) == []
+        assert complaints(name) == []
 
 
 def test_every_published_estimate_has_its_standard_error():

@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 
 from sameloss import paths
 from sameloss.errors import UserError
-from sameloss.runs import provenance
 from sameloss.runs.store import write_atomically
 
 TEXT = ("run", "condition", "weights", "quantity", "task", "features", "source")
@@ -114,40 +112,11 @@ def merge(origins: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return merged
 
 
-def complaints(profile: str) -> list[str]:
-    """What is wrong with the order of things: predictions have to be committed first and stay as they were.
-
-    One line for every published file whose profile commit does not precede the run, whose predictions have changed, or
-    that is another than it was when it was committed.
-    """
-    folder, file = f"book/results/{profile}", f"book/profiles/{profile}.yaml"
-    changed = provenance.git("diff", "--name-only", "--diff-filter=M", "HEAD", "--", folder).splitlines()
-    found = [f"{paths.root() / name}: differs from what was committed; restore it from git" for name in changed]
-    now = _predictions((paths.root() / file).read_text())
-    for table in sorted((paths.root() / "book" / "results" / profile).glob("*/*.csv")):
-        facts = parse(table.read_bytes())[["profile_revision", "date"]].drop_duplicates()
-        chapter = table.parent.name
-        for revision, date in facts.itertuples(index=False):
-            when = provenance.git("show", "-s", "--format=%cI", str(revision)) if committed(str(revision)) else ""
-            if not when:
-                found.append(f"{table}: profile revision {revision} is no commit of this repository")
-            elif pd.Timestamp(when) > pd.Timestamp(date):
-                found.append(f"{table}: ran at {date}, before its profile was committed ({revision}, {when})")
-            elif _predictions(provenance.git("show", f"{revision}:{file}")).get(chapter) != now.get(chapter):
-                found.append(f"{table}: the predictions of {chapter} have changed since {revision}")
-    return found
-
-
 def _facts(frame: pd.DataFrame) -> pd.DataFrame:
     """The different facts of a file's rows: one line where all are of one origin."""
     facts = frame[list(FACTS)].copy()
     facts[ONCE] = facts[ONCE].where(facts[ONCE] != "").ffill()
     return facts.drop_duplicates()
-
-
-def _predictions(text: str) -> dict[str, Any]:
-    chapters = (yaml.safe_load(text) or {}).get("chapters") or {}
-    return {name: settings.get("predictions") for name, settings in chapters.items()}
 
 
 def to_bytes(frame: pd.DataFrame) -> bytes:
