@@ -24,7 +24,6 @@ class Shipped:
     weights: Weights
     shape: OPTShape
     words: list[str]
-    counts: list[int]
     topics: list[str]
     record: dict[str, Any]
 
@@ -58,7 +57,7 @@ def read(name: str, folder: Path = FOLDER) -> Shipped:
     shape = OPTShape(vocab, recipe["width"], recipe["layers"], recipe["heads"], 1 + recipe["window"])
     if {key: tuple(value.shape) for key, value in weights.items()} != shapes(shape):
         raise UserError(f"{folder / name}.safetensors: the weights are not those of the shape in {name}.json")
-    return Shipped(weights, shape, words, record["counts"], record["topics"], record)
+    return Shipped(weights, shape, words, record["topics"], record)
 
 
 def _checksums(path: Path) -> dict[str, str]:
