@@ -101,7 +101,7 @@ def _seeds(family: Family) -> int:
     return 5 if family.kind == "lm_text" else 8
 
 
-def _note(family: Family, pairs: pd.DataFrame) -> str:
+def _note(pairs: pd.DataFrame) -> str:
     return "unsaturated" if pairs["kl"].mean() > SATURATED else ""
 
 
@@ -135,7 +135,7 @@ def _size(table: pd.DataFrame, family: Family, tasks: Sequence[str]) -> Iterator
         pairs = compare.at_equal_kl(table, small, large, *what)
         level, p = compare.trend(table, family.sizes, *what)
         trend = f"trend over {len(family.sizes)} sizes: Page's L {level:.0f}, p {p:.2g}" if np.isfinite(p) else ""
-        note = "; ".join(filter(None, (_note(family, pairs), trend)))
+        note = "; ".join(filter(None, (_note(pairs), trend)))
         shown = "" if features == family.features else f", {features}"
         words = f"{large} minus {small}, task {task}{shown}"
         yield Statistic("C2", words, pairs, note=note, min_seeds=_seeds(family))
@@ -164,7 +164,7 @@ def _attack(table: pd.DataFrame, family: Family, tasks: Sequence[str]) -> Iterat
             if measured(table, attack.name, *what):
                 pairs = compare.against_path(table, path, attack.name, *what)
                 words = f"{attack.name} minus its twin at equal KL, task {attack.task}, {features}"
-                yield Statistic("C3", words, pairs, -1, note=_note(family, pairs))
+                yield Statistic("C3", words, pairs, -1, note=_note(pairs))
         if attack.twin:
             yield from _tuned(table, "C3", family, attack.twin, attack.name, -1, attack.task)
 
@@ -177,7 +177,7 @@ def _attacked_below_small(table: pd.DataFrame, family: Family, tasks: Sequence[s
             if small != attack.parent and measured(table, attack.name, *what):
                 pairs = compare.no_worse_loss(table, small, attack.name, *what)
                 words = f"{attack.name} minus {small}, task {attack.task}, {features}"
-                yield Statistic("C4", words, pairs, -1, note=_note(family, pairs))
+                yield Statistic("C4", words, pairs, -1, note=_note(pairs))
 
 
 def _lookup(table: pd.DataFrame, family: Family, tasks: Sequence[str]) -> Iterator[Statistic]:
@@ -196,7 +196,7 @@ def _log_kl(table: pd.DataFrame, family: Family, tasks: Sequence[str]) -> Iterat
     if small != large:
         pairs = compare.over_common_kl(table, small, large, "accuracy", family.main, family.features)
         words = f"{large} minus {small}, mean over the common range of log KL, task {family.main}"
-        yield Statistic("C6", words, pairs, note=_note(family, pairs), min_seeds=_seeds(family))
+        yield Statistic("C6", words, pairs, note=_note(pairs), min_seeds=_seeds(family))
 
 
 def find(found: Sequence[Statistic], claim: str, part: str) -> Statistic:
