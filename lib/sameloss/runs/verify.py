@@ -70,9 +70,8 @@ def asked(chapter: str, name: str) -> Path | None:
 
 def compared(published: pd.DataFrame, found: pd.DataFrame) -> str:
     """One line: "the same to the last digit", "within the tolerance ...", or "differs ..." with the first number."""
-    published, found = (frame.reset_index(drop=True) for frame in (published, found))
-    for fact in ("run", "source"):  # the hash and the origin, not numbers
-        published, found = (frame.drop(columns=fact, errors="ignore") for frame in (published, found))
+    facts = ["run", "source"]  # the hash and the origin, not numbers
+    published, found = (f.reset_index(drop=True).drop(columns=facts, errors="ignore") for f in (published, found))
     if list(published.columns) != list(found.columns) or len(published) != len(found):
         return f"differs: {len(published)} rows of {list(published)}, computed {len(found)} of {list(found)}"
     largest = 0.0
