@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -64,32 +65,9 @@ class PCFG:
         return cls(from_rules(read_rules(path), str(path)), max_length)
 
     @classmethod
-    def random(
-        cls,
-        levels: Sequence[int],
-        vocab: int,
-        rules: int,
-        root_rules: int,
-        early_stop: float = 0.0,
-        concentration: float = 1.0,
-        emission_concentration: float = 1.0,
-        emission_floor: float = 0.01,
-        seed: int = 0,
-    ) -> "PCFG":
+    def random(cls, levels: Sequence[int], vocab: int, rules: int, root_rules: int, **options: Any) -> "PCFG":
         """A random grammar by level (`pcfg_random.random_rules` explains the parameters)."""
-        return cls.from_rules(
-            random_rules(
-                levels,
-                vocab,
-                rules,
-                root_rules,
-                early_stop,
-                concentration,
-                emission_concentration,
-                emission_floor,
-                seed,
-            )
-        )
+        return cls.from_rules(random_rules(levels, vocab, rules, root_rules, **options))
 
     @classmethod
     def tree_grammar(cls, seed: int, stop: float = 0.0) -> "PCFG":

@@ -14,11 +14,11 @@ def random_rules(
     vocab: int,
     rules: int,
     root_rules: int,
-    early_stop: float,
-    concentration: float,
-    emission_concentration: float,
-    emission_floor: float,
-    seed: int,
+    early_stop: float = 0.0,
+    concentration: float = 1.0,
+    emission_concentration: float = 1.0,
+    emission_floor: float = 0.01,
+    seed: int = 0,
 ) -> list[Rule]:
     """The rules of a random grammar whose longest sentence has 2 ** len(levels) words.
 
