@@ -98,7 +98,8 @@ def read(folder: Path, kind: str) -> tuple[Any, Any]:
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
     except Exception as error:  # whatever is wrong with foreign files: transformers raises two dozen kinds for it
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{folder}: transformers cannot load it as {_article(kind)} ({reason})") from error
+        a = "an" if kind == ENCODER else "a"
+        raise UserError(f"{folder}: transformers cannot load it as {a} {kind} ({reason})") from error
     missing = sorted(name for name in report["missing_keys"] if kind != ENCODER or not name.startswith(SPARE))
     if missing:
         raise UserError(f"{folder}: the safetensors lack {len(missing)} weights of the model, {missing[0]} among them")
@@ -116,7 +117,3 @@ def import_package(package: str) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return importlib.import_module(package)
-
-
-def _article(kind: str) -> str:
-    return f"an {kind}" if kind == ENCODER else f"a {kind}"
