@@ -102,8 +102,8 @@ def page(c: Comparison) -> str:
         size = sum(math.prod(shape) for shape in m.checkpoint.shapes.values())
         lines.append(f"{letter}  {m.checkpoint.folder}  ({m.checkpoint.kind}, {size:,} parameters)")
         lines += [f"   {note}" for note in m.notes]
-    lines += ["", *_wrapped(answer(c)), "", *_columns(table(c)), ""]
-    lines += [*_wrapped(how(c)), "", "What this can and cannot tell", ""]
+    lines += ["", *textwrap.wrap(answer(c), WIDTH), "", *_columns(table(c)), ""]
+    lines += [*textwrap.wrap(how(c), WIDTH), "", "What this can and cannot tell", ""]
     for text in limits(c):
         lines += textwrap.wrap(text, WIDTH, initial_indent="- ", subsequent_indent="  ")
     return "\n".join(lines)
@@ -159,7 +159,3 @@ def _columns(frame: pd.DataFrame) -> list[str]:
     rows = [list(frame.columns), *frame.to_numpy().tolist()]
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
     return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH)
