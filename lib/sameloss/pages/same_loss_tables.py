@@ -42,7 +42,7 @@ def losses(table: pd.DataFrame, families: Mapping[str, Family]) -> pd.DataFrame:
                     "error of one run": f"{sampled['stderr'].mean():.4f}",
                     "KL (nats)": str(Estimate.of(kl.to_numpy())),
                     "KL, error of one run": f"{known:.5f}",
-                    "KL, to the largest": "-" if name == family.sizes[-1] else signed(apart),
+                    "KL minus that of the largest": "-" if name == family.sizes[-1] else signed(apart),
                     "saturated": f"{int((kl <= SATURATED).sum())} of {len(kl)}",
                 }
             )
@@ -65,15 +65,19 @@ def differences(found: Sequence[Statistic]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def untrained(table: pd.DataFrame, family: Family, tasks: Sequence[str]) -> pd.DataFrame:
-    """Large minus small by task and features: trained at equal KL, untrained, and one beyond the other."""
+def untrained(table: pd.DataFrame, families: Mapping[str, Family], tasks: Sequence[str]) -> pd.DataFrame:
+    """Large minus small by task and features: trained at equal KL, untrained, and one beyond the other.
+
+    tasks: those of a PCFG; another language has its main one.
+    """
     rows = []
-    kinds = [f"{kind}{end}" for kind in ("unmasked", "masked") for end in ("", f"-{family.dimension}")]
-    for task in tasks:
-        for kind in kinds:
-            if all(measured(table, name, "accuracy", task, kind) for name in family.sizes):
-                found = same_loss.beside_untrained(table, family, task, kind)
-                rows.append({"task": task, "features": kind} | {name: signed(e) for name, e in found.items()})
+    for language, family in families.items():
+        kinds = [f"{kind}{end}" for kind in ("unmasked", "masked") for end in ("", f"-{family.dimension}")]
+        for task in tasks if language in same_loss.PCFG else [family.main]:
+            for kind in kinds if len(family.sizes) > 1 else ():
+                if all(measured(table, name, "accuracy", task, kind) for name in family.sizes):
+                    found = same_loss.beside_untrained(table, family, task, kind)
+                    rows.append({"task": task, "features": kind} | {name: signed(e) for name, e in found.items()})
     return pd.DataFrame(rows)
 
 
@@ -110,16 +114,22 @@ def truth(table: pd.DataFrame, families: Mapping[str, Family]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def log_lookup(table: pd.DataFrame, family: Family, tasks: Sequence[str]) -> pd.DataFrame:
-    """Largest network minus lookup table, and minus its logarithm, within seeds."""
+def ahead(table: pd.DataFrame, family: Family, task: str, baseline: str) -> Estimate:
+    """Largest network minus a probe that sees no network (a name of BASELINES), within seeds."""
+    network = compare.final(table, family.sizes[-1], "accuracy", task, family.features)
+    other = compare.final(table, str(family.baselines), "accuracy", task, BASELINES[baseline])
+    return compare.gap(pd.concat({"a": other, "b": network}, axis=1))
+
+
+def without_network(table: pd.DataFrame, families: Mapping[str, Family], tasks: Sequence[str]) -> pd.DataFrame:
+    """Largest network minus lookup table, its logarithm and the words themselves; tasks as for `untrained`."""
     rows = []
-    for task in tasks:
-        network = compare.final(table, family.sizes[-1], "accuracy", task, family.features)
-        row = {"task": task}
-        for name in ("lookup table", "its logarithm"):
-            other = compare.final(table, str(family.baselines), "accuracy", task, BASELINES[name])
-            row[f"network minus {name}"] = signed(compare.gap(pd.concat({"a": other, "b": network}, axis=1)))
-        rows.append(row)
+    for language, family in families.items():
+        for task in tasks if language in same_loss.PCFG else [family.main]:
+            if family.sizes and measured(table, family.baselines, "accuracy", task, "lookup"):
+                names = ("lookup table", "its logarithm", "one-hot input")
+                row = {f"network minus {name}": signed(ahead(table, family, task, name)) for name in names}
+                rows.append({"task": task, "network": family.sizes[-1]} | row)
     return pd.DataFrame(rows)
 
 

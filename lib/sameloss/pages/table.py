@@ -63,7 +63,7 @@ def badge(verdict: str) -> str:
 def badges(verdicts: Iterable[str]) -> str:
     """Each verdict once, in order of appearance, with how often it was given."""
     counts = Counter(verdicts)
-    return " ".join(badge(verdict) + (f" × {n}" if n > 1 else "") for verdict, n in counts.items())
+    return ", ".join(f"{badge(verdict)} × {n}" for verdict, n in counts.items())
 
 
 def with_small(text: str, more: str) -> str:

@@ -113,7 +113,8 @@ def _training_on(table: pd.DataFrame, family: Family, tasks: Sequence[str]) -> I
         what = ("accuracy", task, family.features)
         pairs = compare.training_on(table, run, *what)
         fall = pairs["fall"].mean()
-        note = f"KL falls by {fall:.4f} to {pairs['kl'].mean():.4f}"
+        end = pairs["kl"].mean()
+        note = f"KL falls from {end + fall:.4f} to {end:.4f}"
         words = f"{run}, end minus a quarter of the steps, task {task}"
         yield Statistic("C1", words, pairs, fair=fall <= SATURATED, note=note, min_seeds=_seeds(family))
         if run in family.controls:
