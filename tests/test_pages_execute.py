@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 
 import psutil
 import pytest
@@ -75,3 +76,18 @@ def test_a_killed_process_is_an_error_that_names_what_it_did(tiny_book, write):
     write(tiny_book, "import time\ntime.sleep(600)", name="08_b")
     with pytest.raises(book.BookError, match=r"one of .*07_a.* was killed; run again"):
         execute(["07_a", "08_b"], "smoke", 2, tell=lambda line: None)
+
+
+def test_the_end_of_the_process_that_was_started_last_is_noticed_at_once(tiny_book, write, monkeypatch):
+    """The pool looks at its processes before it starts another: slowed down here, so that it always does."""
+    start = ProcessPoolExecutor._adjust_process_count
+    monkeypatch.setattr(ProcessPoolExecutor, "_adjust_process_count", lambda pool: (time.sleep(0.5), start(pool)))
+    last = "import os, psutil, time\nown = psutil.Process(os.getppid())\n" + (
+        "others = [p for p in own.parent().children() if 'spawn_main' in ' '.join(p.cmdline())]\n"
+        "own.kill() if own == max(others, key=lambda p: p.create_time()) else time.sleep(30)"
+    )
+    for name in ("07_a", "08_b"):
+        write(tiny_book, last, name=name)
+    with pytest.raises(book.BookError, match="was killed; run again"):
+        execute(["07_a", "08_b"], "smoke", 2, tell=lambda line: None)
+    assert not any(book.executed(name, "smoke").exists() for name in ("07_a", "08_b")), "not after the other's end"

@@ -49,14 +49,16 @@ def _in_processes(labels: dict[str, str], profile: str, jobs: int, tell: Callabl
     context = multiprocessing.get_context("spawn")  # a kernel inherits the environment, which each chapter sets
     ours, theirs = context.Pipe()
     waiting, running = list(labels), dict[Future[float], str]()
+    jobs, name = min(jobs, len(waiting)), waiting[0]
     try:
         with ProcessPoolExecutor(jobs, context, _ended_with_parent, (theirs,)) as pool:
             try:
+                _all_started(pool, jobs)
                 while waiting or running:
                     while waiting and len(running) < jobs:
                         name = waiting.pop(0)
                         tell(f"{labels[name]}: executing at profile {profile}")
-                        running[_submit(pool, name, profile)] = name
+                        running[pool.submit(_chapter, name, profile)] = name
                     for done in wait(running, return_when=FIRST_COMPLETED).done:
                         name = running.pop(done)
                         tell(f"{labels[name]}: executed in {duration(done.result())}")
@@ -71,12 +73,19 @@ def _in_processes(labels: dict[str, str], profile: str, jobs: int, tell: Callabl
         theirs.close()
 
 
-def _submit(pool: ProcessPoolExecutor, name: str, profile: str) -> Future[float]:
+def _all_started(pool: ProcessPoolExecutor, jobs: int) -> None:
+    """Start every process of the pool, and have the pool watch them all.
+
+    It looks anew at which processes it has only when it is woken, which for a task is *before* that starts a process:
+    the end of the one started last would go unnoticed until another chapter is done.
+    """
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited: Ctrl-C is the parent's to deal with
     try:
-        return pool.submit(_chapter, name, profile)
+        starting = [pool.submit(os.getpid) for _ in range(jobs)]
     finally:
         signal.signal(signal.SIGINT, before)
+    wait(starting)
+    pool.submit(os.getpid).result()
 
 
 def _chapter(name: str, profile: str) -> float:
