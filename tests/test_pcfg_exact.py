@@ -154,6 +154,7 @@ def test_trees_spans_and_tasks_equal_enumeration(rules: list[Rule], data: st.Dat
             spans[language.grammar.symbols.index(node.label), node.start, node.end - node.start] += p / total
         rule = " ".join(child.label for child in tree.children)
         roots["a word" if not tree.children[0].children else rule] += p / total
+    np.testing.assert_allclose(language.span_posteriors(sentence), spans, rtol=1e-10, atol=1e-15)
     np.testing.assert_allclose(language.posteriors("A", sentence)[0], list(roots.values()), rtol=1e-10, atol=1e-15)
 
     prefix = words[: max(1, language.max_length // 2)]

@@ -167,6 +167,7 @@ def test_bad_sentences(root: Path) -> None:
         lambda s: language.labels("A", s),
         lambda s: language.posteriors("B", s),
         lambda s: language.parse(s[1:]),
+        lambda s: language.span_posteriors(s[1:]),
     ):
         with pytest.raises(UserError, match=r"sentence [12] has probability 0"):
             call(impossible)

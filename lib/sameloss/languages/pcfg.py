@@ -179,15 +179,25 @@ class PCFG:
         """The entropy of `unigram` in nats: the floor of a model without context."""
         return float(entr(self.unigram(length)).sum())
 
+    def span_posteriors(self, sentence: Sentences) -> Float[np.ndarray, "N T L"]:
+        """p(symbol a stands over the m words from i | sentence) of one sentence, (N, T, T + 1), indexed [a, i, m].
+
+        UserError for a sentence of probability 0.
+        """
+        return self._charts.span_posteriors(self._possible_words(sentence))
+
     def parse(self, sentence: Sentences) -> pcfg_trees.Tree:
         """The most probable tree of one sentence; UserError for a sentence of probability 0."""
+        words = self._possible_words(sentence)
+        made_by = self._charts.best_splits(words)
+        return pcfg_trees.best_tree(self.grammar, self._charts.program(len(words)), words, made_by)
+
+    def _possible_words(self, sentence: Sentences) -> Int[np.ndarray, " T"]:
         if len(sentence) != 1:
             raise UserError(f"one sentence is needed; found {len(sentence)}")
         if np.isneginf(self.log_prob(sentence)[0]):
             self._refuse(0)
-        words = sentence.tokens[0, : sentence.lengths[0]]
-        made_by = self._charts.best_splits(words)
-        return pcfg_trees.best_tree(self.grammar, self._charts.program(len(words)), words, made_by)
+        return sentence.tokens[0, : sentence.lengths[0]]
 
     def _refuse(self, row: int) -> None:
         raise UserError(f"sentence {row + 1} has probability 0 under this grammar; its conditionals are not defined")

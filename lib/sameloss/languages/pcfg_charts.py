@@ -87,6 +87,15 @@ class Charts:
         )
         return values
 
+    def span_posteriors(self, words: Int[np.ndarray, " T"]) -> Float[np.ndarray, "N T L"]:
+        """p(symbol a stands over the m words from i | sentence) at [a, i, m] for one possible sentence."""
+        program = self.program(len(words))
+        where = program.slot >= 0
+        result = np.zeros(program.slot.shape)
+        root = program.slot[0, 0, len(words)]
+        result[where] = pcfg_chart.posteriors_at(program, words[None], self._scaled, root, program.slot[where])[0]
+        return result
+
     def best_splits(self, words: Int[np.ndarray, " T"]) -> Int[np.ndarray, " slots"]:
         """How each slot of the program of one sentence is best derived (`pcfg_chart.best_splits`)."""
         program = self.program(len(words))
