@@ -7,7 +7,7 @@ from pathlib import Path
 import axe_playwright_python
 import pytest
 
-from sameloss.pages import book, check, site
+from sameloss.pages import answer, book, check, site
 from sameloss.pages.claims import CLAIMS
 
 pytestmark = pytest.mark.browser
@@ -127,6 +127,15 @@ def test_every_claim_leads_to_its_place_its_code_and_its_command(smoke_book):
         there = (smoke_book / "book" / f"{page}.html").read_text()
         caption = there[there.index(f'id="{figure}"') :]
         assert re.search(r'caption-number">Figure (\d+)', caption)[1] == number, figure
+
+
+def test_what_decides_a_sentence_of_the_answer_is_among_the_rows_of_the_book(smoke_book):
+    rows = json.loads((smoke_book.parent / "ledger" / "smoke" / "04_flatness.json").read_text())
+    for part in answer.PARTS:
+        own = [row for row in rows if row["claim"] in part.claims]
+        if part.decided_by:
+            assert {row["claim"] for row in own if part.decides(row)} == {"C10", "C11"}
+            assert not all(part.decides(row) for row in own)
 
 
 @pytest.mark.parametrize("name", ["02_same_loss", "ledger"])

@@ -1,6 +1,7 @@
 """The statistics of chapter 2: right on tables whose answers are known by construction, and told apart from luck."""
 
 import math
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from sameloss.errors import UserError
 from sameloss.measures import matched
 from sameloss.measures.estimate import Estimate
-from sameloss.pages import claims, words
+from sameloss.pages import claims, same_loss_tables, words
 from sameloss.runs import compare, same_loss
 from sameloss.runs.families import families
 from sameloss.runs.profile import load_profile
@@ -206,8 +207,34 @@ def made():
     parts += [all_views("d32-oracle", [0.04, 0.005], 0.01), all_views("d32-twin", [0.008, 0.007], 0.01)]
     parts += [all_views(attack.name, [0.0075], -0.09) for attack in kin["tree_grammar"].attacks]
     table = pd.concat(parts)
-    lookup = run("baselines", [0.01], lambda kl, seed: 0.9, others={("accuracy", "B", "lookup"): lambda kl, seed: 0.9})
+    without = {"lookup": 0.9, "log-lookup": 0.94, "one-hot": 0.5}
+    blind = {("accuracy", "B", kind): lambda kl, seed, value=value: value for kind, value in without.items()}
+    lookup = run("baselines", [0.01], lambda kl, seed: 0.9, others=blind)
     return pd.concat([table, lookup]), {"tree_grammar": kin["tree_grammar"]}
+
+
+def test_the_network_is_held_against_probes_that_see_none(made):
+    table, kin = made
+    family = kin["tree_grammar"]
+    network = compare.final(table, "d64-hard", "accuracy", "B", "unmasked").mean()
+    gaps = {name: same_loss_tables.ahead(table, family, "B", name) for name in ("lookup table", "one-hot input")}
+    assert gaps["lookup table"].value == pytest.approx(network - 0.9)
+    assert gaps["one-hot input"].value == pytest.approx(network - 0.5)
+    (row,) = same_loss_tables.without_network(table, kin, ["B", "C"]).to_dict("records")  # C has no lookup table here
+    assert row["network minus lookup table"] == words.signed(gaps["lookup table"])
+    assert row["network"] == "d64-hard"
+
+
+def test_what_training_adds_to_a_gap_of_untrained_networks(made):
+    def grown(kl, seed, gap):  # .02 from the largest to the smallest size once trained, .05 before
+        return law(gap if kl < 1 else 2.5 * gap)(kl, seed)
+
+    sizes = [("d16-hard", 0.0), ("d32-hard", 0.01), ("d64-hard", 0.02)]
+    steps = [0, 10, 20]
+    table = pd.concat([run(name, [3.0, 0.03, 0.009], partial(grown, gap=gap), steps=steps) for name, gap in sizes])
+    (row,) = same_loss_tables.untrained(table, made[1], ["B", "C"]).to_dict("records")
+    said = {name: float(row[name].split()[0]) for name in ("trained", "untrained", "beyond untrained")}
+    assert said == pytest.approx({"trained": 0.02, "untrained": 0.05, "beyond untrained": -0.03}, abs=1e-4)
 
 
 def test_every_claim_has_its_statistics_and_the_rule_decides(made):

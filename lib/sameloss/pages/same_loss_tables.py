@@ -71,14 +71,23 @@ def untrained(table: pd.DataFrame, families: Mapping[str, Family], tasks: Sequen
     tasks: those of a PCFG; another language has its main one.
     """
     rows = []
-    for language, family in families.items():
+    for family, task in _asked(families, tasks):
         kinds = [f"{kind}{end}" for kind in ("unmasked", "masked") for end in ("", f"-{family.dimension}")]
-        for task in tasks if language in same_loss.PCFG else [family.main]:
-            for kind in kinds if len(family.sizes) > 1 else ():
-                if all(measured(table, name, "accuracy", task, kind) for name in family.sizes):
-                    found = same_loss.beside_untrained(table, family, task, kind)
-                    rows.append({"task": task, "features": kind} | {name: signed(e) for name, e in found.items()})
+        for kind in kinds if len(family.sizes) > 1 else ():
+            if all(measured(table, name, "accuracy", task, kind) for name in family.sizes):
+                found = same_loss.beside_untrained(table, family, task, kind)
+                rows.append({"task": task, "features": kind} | {name: signed(e) for name, e in found.items()})
     return pd.DataFrame(rows)
+
+
+def _asked(families: Mapping[str, Family], tasks: Sequence[str]) -> list[tuple[Family, str]]:
+    """Each family that has sizes, with the tasks of a PCFG or the main one of another language."""
+    return [
+        (family, task)
+        for language, family in families.items()
+        if family.sizes
+        for task in (tasks if language in same_loss.PCFG else [family.main])
+    ]
 
 
 def algorithms(table: pd.DataFrame, family: Family, tasks: Sequence[str]) -> pd.DataFrame:
@@ -124,12 +133,11 @@ def ahead(table: pd.DataFrame, family: Family, task: str, baseline: str) -> Esti
 def without_network(table: pd.DataFrame, families: Mapping[str, Family], tasks: Sequence[str]) -> pd.DataFrame:
     """Largest network minus lookup table, its logarithm and the words themselves; tasks as for `untrained`."""
     rows = []
-    for language, family in families.items():
-        for task in tasks if language in same_loss.PCFG else [family.main]:
-            if family.sizes and measured(table, family.baselines, "accuracy", task, "lookup"):
-                names = ("lookup table", "its logarithm", "one-hot input")
-                row = {f"network minus {name}": signed(ahead(table, family, task, name)) for name in names}
-                rows.append({"task": task, "network": family.sizes[-1]} | row)
+    for family, task in _asked(families, tasks):
+        if measured(table, family.baselines, "accuracy", task, "lookup"):
+            names = ("lookup table", "its logarithm", "one-hot input")
+            row = {f"network minus {name}": signed(ahead(table, family, task, name)) for name in names}
+            rows.append({"task": task, "network": family.sizes[-1]} | row)
     return pd.DataFrame(rows)
 
 
