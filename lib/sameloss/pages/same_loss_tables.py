@@ -37,6 +37,7 @@ def losses(table: pd.DataFrame, families: Mapping[str, Family]) -> pd.DataFrame:
             rows.append(
                 {
                     "model": name,
+                    "steps": int(sampled["step"].max()),
                     "sampled loss (nats)": str(Estimate.of(sampled["value"].to_numpy())),
                     "above the floor": f"{above.mean():.4f}",
                     "error of one run": f"{sampled['stderr'].mean():.4f}",
