@@ -51,8 +51,8 @@ class Table:
 
 
 def _whole(cell: str) -> str:
-    """A cell whose errors stay with their sign where a line breaks."""
-    return cell.replace("± ", "±\u00a0")
+    """A cell whose errors stay with their sign, and counts with what they count, where a line breaks."""
+    return cell.replace("± ", "±\u00a0").replace(" × ", "\u00a0×\u00a0")
 
 
 def badge(verdict: str) -> str:
