@@ -1,5 +1,6 @@
 """The registry of claims, the rules for verdicts, and the ledger on disk."""
 
+import html
 import json
 import math
 import re
@@ -107,7 +108,10 @@ def test_the_summary_of_a_chapter_counts_its_verdicts(chapter):
         chapter.verdict("C2", "probe", Estimate(1.0, 0.2, 10), verdict)
     chapter.verdict("C7", "largest gap", Estimate(0.0, 0.0, 1), "verified")
     table = chapter.outcome()
-    assert list(table.frame["what is claimed"]) == [claims.CLAIMS[key].statement for key in ("C2", "C7")]
+    claimed = [re.sub("<.*?>", "", html.unescape(cell)) for cell in table.frame["what is claimed"]]
+    for key, cell in zip(("C2", "C7"), claimed):
+        assert cell == f"{claims.CLAIMS[key].statement} Expected: {chapter.prediction(key)}."
+    assert "(written for profile laptop)" in claimed[0], "the expectations of smoke are laptop's"
     first = table.frame["what came out"][0]
     assert first.index("reproduced</span> × 2") < first.index("contradicted</span>")
     assert re.sub("<.*?>", "", first) == "reproduced × 2, contradicted × 1"

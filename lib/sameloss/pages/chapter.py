@@ -182,16 +182,16 @@ class Chapter:
         return Table(frame, note="\n".join(stamps), markup=markup, label="Verdicts of this chapter")
 
     def outcome(self) -> Table:
-        """The claims of the chapter, and the verdicts that its statistics came to at this profile, counted."""
+        """The claims of the chapter, what was expected of each, and the verdicts that its statistics came to, counted."""
         rows = [
             {
                 "claim": f'<a href="ledger.html#{key.lower()}">{key}</a>',
-                "what is claimed": claims.CLAIMS[key].statement,
+                "what is claimed": with_small(claims.CLAIMS[key].statement, f"Expected: {self.prediction(key)}."),
                 "what came out": badges(row["verdict"] for row in self._rows if row["claim"] == key),
             }
             for key in dict.fromkeys(row["claim"] for row in self._rows)
         ]
-        return Table(pd.DataFrame(rows), markup=("claim", "what came out"), label="What came out")
+        return Table(pd.DataFrame(rows), markup=("claim", "what is claimed", "what came out"), label="What came out")
 
 
 def _record(name: str, data: dict[str, str], hidden: bool) -> None:
