@@ -109,7 +109,7 @@ def test_the_summary_of_a_chapter_counts_its_verdicts(chapter):
     chapter.verdict("C7", "largest gap", Estimate(0.0, 0.0, 1), "verified")
     table = chapter.outcome()
     claimed = [re.sub("<.*?>", "", html.unescape(cell)) for cell in table.frame["what is claimed"]]
-    for key, cell in zip(("C2", "C7"), claimed):
+    for key, cell in zip(("C2", "C7"), claimed, strict=True):
         assert cell == f"{claims.CLAIMS[key].statement} Expected: {chapter.prediction(key)}."
     assert "(written for profile laptop)" in claimed[0], "the expectations of smoke are laptop's"
     first = table.frame["what came out"][0]

@@ -182,7 +182,7 @@ class Chapter:
         return Table(frame, note="\n".join(stamps), markup=markup, label="Verdicts of this chapter")
 
     def outcome(self) -> Table:
-        """The claims of the chapter, what was expected of each, and the verdicts that its statistics came to, counted."""
+        """Each claim of the chapter with what was expected of it, and the verdicts of its statistics, counted."""
         rows = [
             {
                 "claim": f'<a href="ledger.html#{key.lower()}">{key}</a>',
